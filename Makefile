@@ -1,0 +1,40 @@
+# Everything runs in the project's own environment: nothing is needed beforehand but Python 3.11+ and make.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format test-matrix reference clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.venv: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Holdfast needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch .venv
+
+demo: .venv  ## watch jobs run, fail, retry and finish on an embedded PostgreSQL
+	@$(BIN)/holdfast demo
+
+test: lint  ## lint, then every test, on an embedded PostgreSQL
+	$(BIN)/pytest
+
+lint: .venv  ## style, types and the layers of the house
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv  ## rewrite the files in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+reference: .venv  ## write the reference pages that are made from the code
+	$(BIN)/python docs/generate_reference.py
+
+clean:  ## remove the environment and every cache
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
+
+test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
+	tests/matrix.sh

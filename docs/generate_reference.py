@@ -1,0 +1,230 @@
+"""Writes the pages of the reference that the code already knows: the SQL functions and the command line.
+
+    .venv/bin/python docs/generate_reference.py
+
+The SQL page is made of the comments in a freshly installed schema, the other one of the commands' own help.
+A test holds both pages against what this would write.
+"""
+# ruff: noqa: INP001 - a script beside the pages, not a package
+
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import psycopg
+
+from holdfast import calls, embedded, schema
+from holdfast.cli.root import COMMANDS, root
+
+HERE = Path(__file__).parent / "reference"
+WIDTH = 100
+
+SQL_INTRODUCTION = """\
+# SQL functions
+
+What can be called in the schema `holdfast`, as the database itself describes it (`comment on`). Functions
+take named arguments: `holdfast.fail(id => …, lease => …, error => …)`. What is not listed is internal and may
+change in any release. [From SQL and other languages](../guides/sql.md) shows them at work.
+"""
+CLI_INTRODUCTION = """\
+# Command line
+
+What each command says about itself. [The guide](../guides/command-line.md) has the rest: exit codes, JSON,
+how durations and times are written.
+"""
+
+GROUPS = {
+    "Producing": "enqueue enqueue_many lane",
+    "Consuming": "register claim claimed heartbeat sleep leave disown channel",
+    "Reporting": "complete fail snooze release finish start progress progress_many",
+    "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",
+    "Operating": "cancel run_now pause resume set_retry_policy retry_delay",
+    "Duties": "tick promote recover advance upkeep check_heads",
+    "Small things": "clock new_id",
+}
+
+FUNCTIONS = """
+select
+  p.proname as name,
+  pg_get_function_arguments(p.oid) as arguments,
+  pg_get_function_result(p.oid) as result,
+  obj_description(p.oid, 'pg_proc') as comment
+from pg_proc p
+where p.pronamespace = 'holdfast'::regnamespace
+  and p.prorettype <> 'trigger'::regtype
+order by p.proname
+"""
+
+# Partitions come and go; the parent speaks for them.
+RELATIONS = """
+select
+  c.relname as name,
+  c.relkind as kind,
+  coalesce(obj_description(c.oid, 'pg_class'), obj_description(c.reltype, 'pg_type')) as comment,
+  array(
+    select a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+    from pg_attribute a
+    where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+    order by a.attnum
+  ) as columns
+from pg_class c
+where c.relnamespace = 'holdfast'::regnamespace
+  and c.relkind in ('r', 'p', 'v', 'c')
+  and not c.relispartition
+order by c.relname
+"""
+
+STATES = "select name, terminal, claimable, successors, meaning from holdfast.state order by ctid"
+
+
+class Function(NamedTuple):
+    name: str
+    arguments: str
+    result: str
+    comment: str
+
+
+class Relation(NamedTuple):
+    name: str
+    kind: str
+    comment: str | None
+    columns: list[str]
+
+
+def sql_page(connection: psycopg.Connection[Any]) -> str:
+    """The reference of the SQL interface, as the database itself describes it."""
+    functions = [Function(*row) for row in connection.execute(FUNCTIONS)]
+    relations = [Relation(*row) for row in connection.execute(RELATIONS)]
+    return "\n".join(
+        [
+            SQL_INTRODUCTION,
+            *_grouped(functions),
+            "## The view and the types",
+            "",
+            *_shapes(relations),
+            "## The states",
+            "",
+            "| state | terminal | claimable | may become | meaning |",
+            "|---|---|---|---|---|",
+            *(_state_row(*row) for row in connection.execute(STATES)),
+            "",
+            "## The tables",
+            "",
+            "Holdfast's own: look, but write only where [settings](settings.md) says so.",
+            "",
+            "| table | holds |",
+            "|---|---|",
+            *(f"| `{it.name}` | {it.comment} |" for it in relations if it.kind in "rp" and it.comment),
+            "",
+        ]
+    )
+
+
+def _grouped(functions: list[Function]) -> Iterator[str]:
+    known = {name for names in GROUPS.values() for name in names.split()}
+    more = sorted(calls.FUNCTIONS.keys() - known)
+    for title, names in [*GROUPS.items(), *([("More", " ".join(more))] if more else [])]:
+        yield f"## {title}"
+        yield ""
+        for name in names.split():
+            for function in functions:
+                if function.name == name:
+                    yield from _entry(function)
+
+
+def _entry(function: Function) -> Iterator[str]:
+    yield f"### {function.name}"
+    yield ""
+    yield "```"
+    yield _signature(function)
+    yield "```"
+    yield ""
+    yield function.comment
+    yield ""
+
+
+def _signature(function: Function) -> str:
+    arguments, result = f"({_plain(function.arguments)})", _plain(function.result)
+    if len(function.name + arguments + result) > WIDTH:
+        arguments, result = _broken(arguments), _broken(result)
+    return f"holdfast.{function.name}{arguments} → {result}"
+
+
+def _broken(text: str) -> str:
+    """A list in parentheses, one item a line; anything else as it is."""
+    opening, parenthesis, items = text.removesuffix(")").partition("(")
+    return f"{opening}(\n  {items.replace(', ', f',{chr(10)}  ')}\n)" if parenthesis and items else text
+
+
+def _plain(text: str) -> str:
+    """As a person would write it, without the casts that pg_get_function_arguments adds."""
+    text = text.replace("timestamp with time zone", "timestamptz")
+    text = re.sub(r"(NULL|'[^']*')::[a-z ]+(\[\])?", r"\1", text)
+    return re.sub(r"DEFAULT|NULL|SETOF|TABLE", lambda word: word[0].lower(), text)
+
+
+def _shapes(relations: list[Relation]) -> Iterator[str]:
+    for relation in relations:
+        if relation.kind in "vc":
+            yield f"### {relation.name}"
+            yield ""
+            yield relation.comment or ""
+            yield ""
+            yield "```"
+            yield from map(_plain, relation.columns)
+            yield "```"
+            yield ""
+
+
+def _state_row(name: str, terminal: bool, claimable: bool, successors: list[str], meaning: str) -> str:
+    def yes(fact: bool) -> str:
+        return "yes" if fact else ""
+
+    return f"| `{name}` | {yes(terminal)} | {yes(claimable)} | {', '.join(successors)} | {meaning} |"
+
+
+def cli_page() -> str:
+    """The reference of the command line: what each command says about itself."""
+    sections = [
+        f"## {title}\n\n" + "\n".join(_command([name]) for name in names) for title, names in COMMANDS.items()
+    ]
+    return "\n".join([CLI_INTRODUCTION, *sections])
+
+
+def _command(path: list[str]) -> str:
+    # With their own settings, as click makes them for a call: a command remembers its help option.
+    settings = {**root.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
+    context = click.Context(root, info_name="holdfast", **settings)
+    command: click.Command = root
+    for name in path:
+        assert isinstance(command, click.Group)  # noqa: S101 - only groups have commands
+        found = command.get_command(context, name)
+        assert found is not None  # noqa: S101 - it was listed
+        command = found
+        context = click.Context(command, info_name=name, parent=context, **_own(command))
+    page = f"### holdfast {' '.join(path)}\n\n```\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        page += "\n" + "\n".join(_command([*path, name]) for name in command.list_commands(context))
+    return page
+
+
+def _own(command: click.Command) -> dict[str, Any]:
+    # What a command says about parsing is an attribute of it, not of its context.
+    parsing = {"ignore_unknown_options", "allow_interspersed_args", "allow_extra_args"}
+    return {name: value for name, value in command.context_settings.items() if name not in parsing}
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
+        Path(home).chmod(0o755)
+        with embedded.start(Path(home)) as server, psycopg.connect(server.dsn, autocommit=True) as connection:
+            schema.apply(connection)
+            (HERE / "sql.md").write_text(sql_page(connection), encoding="utf-8")
+    (HERE / "cli.md").write_text(cli_page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""A first task: declared, enqueued, run.
+
+    python examples/first_task.py
+
+Without HOLDFAST_DSN a private PostgreSQL is started for it, and kept for the next time.
+"""
+
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.task(queue="mail", max_attempts=5)
+def welcome(user_id: int) -> str:
+    return f"welcome, user {user_id}"
+
+
+def main() -> None:
+    job = welcome.enqueue(user_id=7)
+    print("enqueued:", job.refresh().state)
+    hf.worker().run(drain=True)
+    done = job.refresh()
+    print(f"{done.state}: {done.result}")
+
+
+if __name__ == "__main__":
+    with hf:
+        main()

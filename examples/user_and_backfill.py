@@ -1,0 +1,29 @@
+"""Work that somebody waits for, beside a backfill: the same task, another priority.
+
+    python examples/user_and_backfill.py
+
+The backfill was there first. Whoever asks later with a higher priority still goes first.
+"""
+
+from holdfast import Context, Holdfast, Priority
+
+hf = Holdfast()
+
+
+@hf.task(queue="thumbnails", priority=Priority.BACKFILL)
+def thumbnail(picture: str, ctx: Context) -> None:
+    print(f"{ctx.priority:>4}  {picture}")
+
+
+def main() -> None:
+    hf.enqueue_many(thumbnail.call(picture=f"old-{n}.png") for n in range(3))
+    thumbnail.options(priority=Priority.USER).enqueue(picture="just-uploaded.png")
+    thumbnail.options(priority=Priority.SYSTEM).enqueue(picture="found-missing.png")
+    thumbnail.options(priority=Priority.USER + 1).enqueue(picture="of-a-paying-user.png")
+
+    hf.worker(concurrency=1).run(drain=True)  # one at a time, so that the order can be seen
+
+
+if __name__ == "__main__":
+    with hf:
+        main()

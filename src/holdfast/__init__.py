@@ -1,0 +1,60 @@
+"""A job queue that lives in PostgreSQL."""
+
+from holdfast.client import Holdfast, Job
+from holdfast.errors import (
+    BadArguments,
+    BadName,
+    BadPayload,
+    BadResult,
+    BadValue,
+    DatabaseUnavailable,
+    HoldfastError,
+    IdConflict,
+    JobNotFound,
+    LeaseLost,
+    NotHeld,
+    PayloadTooLarge,
+    SchemaMissing,
+    UnknownOption,
+    WorkerLost,
+)
+from holdfast.events import subscribe
+from holdfast.job import Cancel, Done, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
+from holdfast.retry import RetryPolicy
+from holdfast.secret import Secret
+from holdfast.task import Task
+from holdfast.worker.context import Context
+
+__all__ = [
+    "BadArguments",
+    "BadName",
+    "BadPayload",
+    "BadResult",
+    "BadValue",
+    "Cancel",
+    "Context",
+    "DatabaseUnavailable",
+    "Done",
+    "Holdfast",
+    "HoldfastError",
+    "IdConflict",
+    "Job",
+    "JobNotFound",
+    "JobSnapshot",
+    "JobState",
+    "LeaseLost",
+    "NewJob",
+    "NotHeld",
+    "PayloadTooLarge",
+    "Priority",
+    "Retry",
+    "RetryPolicy",
+    "SchemaMissing",
+    "Secret",
+    "Snooze",
+    "Stop",
+    "Task",
+    "UnknownOption",
+    "WorkerLost",
+    "subscribe",
+]

@@ -1,0 +1,452 @@
+"""One typed value per SQL function: the only mirror of `sql/functions/`.
+
+A call says what to ask and how to read the answer; it touches no database. The runners in `database.py`
+carry it, sync or async, on a connection of ours or of the caller's, so nothing is written twice.
+A test holds every signature here against `pg_proc`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.retry import RetryPolicy
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Rows = Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One call of one SQL function: carry it to a database and `read` what comes back."""
+
+    function: "Function"
+    values: Sequence[Any]
+    read: Callable[[Rows], T]
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """The signature of a SQL function, and the columns that we ask of it.
+
+    JSON and UUIDs travel as text where speed counts: they are decoded once, by those who need them.
+    """
+
+    name: str
+    parameters: Mapping[str, str]
+    columns: str = "*"
+
+    def __call__(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
+        return Call(self, values, read)
+
+
+FUNCTIONS: dict[str, Function] = {}
+
+
+def _function(name: str, parameters: str = "", columns: str = "*") -> Function:
+    pairs = (part.split(maxsplit=1) for part in parameters.split(", ") if part)
+    function = Function(name, {parameter: kind for parameter, kind in pairs}, columns)  # noqa: C416 - lists, not pairs
+    FUNCTIONS[name] = function
+    return function
+
+
+def _nothing(_rows: Rows) -> None:
+    return None
+
+
+def _one(rows: Rows) -> Any:
+    return rows[0][0]
+
+
+def _column(rows: Rows) -> list[Any]:
+    return [row[0] for row in rows]
+
+
+# Producing.
+
+_enqueue = _function(
+    "enqueue",
+    "task text, payload jsonb, queue text, priority integer, run_at timestamptz, delay interval, "
+    "max_attempts integer, id uuid, headers jsonb",
+)
+_enqueue_many = _function(
+    "enqueue_many",
+    "tasks text[], payloads jsonb[], queues text[], priorities integer[], run_ats timestamptz[], "
+    "delays interval[], max_attempts integer[], ids uuid[], headers jsonb[]",
+)
+
+
+def enqueue(job: NewJob) -> Call[UUID]:
+    return _enqueue(
+        _one,
+        job.task,
+        job.payload,
+        job.queue,
+        job.priority,
+        job.run_at,
+        job.delay,
+        job.max_attempts,
+        job.id,
+        job.headers,
+    )
+
+
+def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[UUID]]:
+    def column(values: list[Any]) -> list[Any] | None:
+        return values if any(value is not None for value in values) else None
+
+    return _enqueue_many(
+        _column,
+        [job.task for job in jobs],
+        [job.payload for job in jobs],
+        [job.queue for job in jobs],
+        [job.priority for job in jobs],
+        column([job.run_at for job in jobs]),
+        column([job.delay for job in jobs]),
+        column([job.max_attempts for job in jobs]),
+        column([job.id for job in jobs]),
+        column([job.headers for job in jobs]),
+    )
+
+
+# Claiming and reporting.
+
+
+class Claimed(NamedTuple):
+    """A job as a claim hands it out. `payload` and `headers` are still JSON text."""
+
+    id: str
+    task: str
+    payload: str
+    attempt: int
+    lease: str
+    max_attempts: int
+    queue: str
+    priority: int
+    suspect: bool
+    created_at: datetime
+    headers: str | None
+
+
+_CLAIMED = (
+    "id::text, task, payload::text, attempt, lease::text, max_attempts, queue, priority, suspect, "
+    "created_at, headers::text"
+)
+_claim = _function("claim", "worker uuid, lease uuid, queues text[], tasks text[], amount integer", _CLAIMED)
+_claimed = _function("claimed", "worker uuid, lease uuid", _CLAIMED)
+
+
+def _read_claimed(rows: Rows) -> list[Claimed]:
+    return [Claimed._make(row) for row in rows]
+
+
+def claim(
+    *, worker: str, lease: str, queues: list[str] | None, tasks: list[str] | None, amount: int
+) -> Call[list[Claimed]]:
+    return _claim(_read_claimed, worker, lease, queues, tasks, amount)
+
+
+def claimed(*, worker: str, lease: str) -> Call[list[Claimed]]:
+    return _claimed(_read_claimed, worker, lease)
+
+
+class Report(NamedTuple):
+    """What became of one claimed job; `result` is JSON text, `seconds` how long the handler ran."""
+
+    id: str
+    lease: str
+    outcome: str
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    retry: bool | None = None
+    delay: timedelta | None = None
+    seconds: float | None = None
+
+
+class Refusal(NamedTuple):
+    """A report that changed nothing, and why."""
+
+    id: str
+    sqlstate: str
+    message: str
+    state: str | None
+    lease: str | None
+
+
+_finish = _function(
+    "finish",
+    "ids uuid[], leases uuid[], outcomes text[], results jsonb[], errors text[], tracebacks text[], "
+    "retries boolean[], delays interval[], durations double precision[]",
+    "id::text, sqlstate, message, state, lease::text",
+)
+
+
+def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
+    ids, leases, outcomes, results, errors, tracebacks, retries, delays, seconds = (
+        list(column) for column in zip(*reports, strict=True)
+    )
+    plain = all(report.error is None and report.retry is None and report.delay is None for report in reports)
+    return _finish(
+        lambda rows: [Refusal._make(row) for row in rows],
+        ids,
+        leases,
+        outcomes,
+        results if any(results) else None,
+        None if plain else errors,
+        None if plain else tracebacks,
+        None if plain else retries,
+        None if plain else delays,
+        seconds,
+    )
+
+
+_start = _function("start", "ids uuid[], leases uuid[], seconds double precision[]", "start::text")
+_progress_many = _function(
+    "progress_many",
+    "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[]",
+    "progress_many::text",
+)
+
+
+def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
+    """Write down that these run; answers with those that are no longer held."""
+    return _start(_column, ids, leases, seconds)
+
+
+class Progress(NamedTuple):
+    id: str
+    lease: str
+    percent: int | None
+    stage: str | None
+    message: str | None
+
+
+def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
+    """Write down how far these are; answers with those that are no longer held."""
+    return _progress_many(_column, *(list(column) for column in zip(*reports, strict=True)))
+
+
+# A worker's life.
+
+_register = _function(
+    "register",
+    "name text, queues text[], tasks text[], lease_time interval, host text, pid integer, version text",
+    "register::text",
+)
+_heartbeat = _function("heartbeat", "worker uuid")
+_sleep = _function("sleep", "worker uuid, asleep boolean")
+_leave = _function("leave", "worker uuid")
+_disown = _function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
+_channel = _function("channel", "queue text")
+
+
+def register(
+    *,
+    name: str | None,
+    queues: list[str] | None,
+    tasks: list[str] | None,
+    lease_time: timedelta,
+    host: str,
+    pid: int,
+    version: str,
+) -> Call[str]:
+    return _register(_one, name, queues, tasks, lease_time, host, pid, version)
+
+
+def heartbeat(worker: str) -> Call[datetime]:
+    return _heartbeat(_one, worker)
+
+
+def sleep(worker: str, *, asleep: bool) -> Call[bool]:
+    """Answers whether a transaction that may hold new jobs is open."""
+    return _sleep(_one, worker, asleep)
+
+
+def leave(worker: str) -> Call[int]:
+    return _leave(_one, worker)
+
+
+def disown(worker: str, held: list[str], in_flight: list[str], before: datetime) -> Call[int]:
+    return _disown(_one, worker, held, in_flight, before)
+
+
+def channel(queue: str) -> Call[str]:
+    return _channel(_one, queue)
+
+
+# Duties.
+
+_promote = _function("promote", "amount integer")
+_recover = _function("recover", "timeout interval")
+_advance = _function("advance")
+_upkeep = _function("upkeep")
+_tick = _function("tick")
+
+
+def promote(amount: int = 2000) -> Call[timedelta | None]:
+    """Answers with how long it is until the next job is due."""
+    return _promote(_one, amount)
+
+
+def recover(timeout: timedelta | None = None) -> Call[int]:
+    return _recover(_one, timeout)
+
+
+def advance() -> Call[int]:
+    return _advance(_one)
+
+
+def upkeep() -> Call[int]:
+    return _upkeep(_one)
+
+
+def tick() -> Call[list[tuple[str, str | None]]]:
+    """Answers with each duty and its error, if any."""
+    return _tick(lambda rows: [(row[0], row[1]) for row in rows])
+
+
+# Operating.
+
+_cancel = _function("cancel", "id uuid")
+_run_now = _function("run_now", "id uuid")
+_pause = _function("pause", "queue text")
+_resume = _function("resume", "queue text")
+_retry_delay = _function("retry_delay", "task text, attempt integer, queue text")
+
+
+def cancel(job_id: UUID) -> Call[str]:
+    """Answers `cancelled`, `requested`, or the end state that the job had already."""
+    return _cancel(_one, job_id)
+
+
+def run_now(job_id: UUID) -> Call[str]:
+    return _run_now(_one, job_id)
+
+
+def pause(queue: str) -> Call[None]:
+    return _pause(_nothing, queue)
+
+
+def resume(queue: str) -> Call[None]:
+    return _resume(_nothing, queue)
+
+
+def retry_delay(task: str, attempt: int, queue: str = "default") -> Call[timedelta]:
+    return _retry_delay(_one, task, attempt, queue)
+
+
+_set_retry_policy = _function(
+    "set_retry_policy",
+    "task text, max_attempts integer, base interval, factor double precision, cap interval, "
+    "jitter double precision, declared boolean",
+)
+
+
+def set_retry_policy(
+    task: str, policy: RetryPolicy | None, *, max_attempts: int | None = None, declared: bool = False
+) -> Call[None]:
+    """With `declared` it comes from the code, and gives way to what an operator has set."""
+    if policy is None:
+        return _set_retry_policy(_nothing, task, max_attempts, None, None, None, None, declared)
+    attempts = policy.max_attempts if max_attempts is None else max_attempts
+    return _set_retry_policy(
+        _nothing, task, attempts, policy.base, policy.factor, policy.cap, policy.jitter, declared
+    )
+
+
+# Looking.
+
+_SNAPSHOT = (
+    "id, queue, task, payload::text, priority, state, attempt, max_attempts, run_at, created_at, claimed_at, "
+    "started_at, finished_at, changed_at, duration, worker, worker_name, lease, progress, stage, message, "
+    "result::text, last_error, cancel_requested_at, headers::text"
+)
+_SNAPSHOT_FIELDS = tuple(column.removesuffix("::text") for column in _SNAPSHOT.split(", "))
+_JSON_FIELDS = frozenset({"payload", "result", "headers"})
+
+_job = _function("job", "id uuid", _SNAPSHOT)
+_list_jobs = _function("list_jobs", "queue text, task text, state text, amount integer", _SNAPSHOT)
+_job_errors = _function("job_errors", "id uuid")
+_stats = _function("stats")
+_list_queues = _function("list_queues")
+_list_workers = _function("list_workers")
+
+
+def _read_snapshot(row: Row) -> JobSnapshot:
+    fields = dict(zip(_SNAPSHOT_FIELDS, row, strict=True))
+    for name in _JSON_FIELDS:
+        if fields[name] is not None:
+            fields[name] = msgspec.json.decode(fields[name])
+    fields["state"] = JobState(fields["state"])
+    return JobSnapshot(**fields)
+
+
+def job(job_id: UUID) -> Call[JobSnapshot | None]:
+    return _job(lambda rows: _read_snapshot(rows[0]) if rows else None, job_id)
+
+
+def list_jobs(
+    *, queue: str | None = None, task: str | None = None, state: str | None = None, amount: int = 50
+) -> Call[list[JobSnapshot]]:
+    return _list_jobs(lambda rows: [_read_snapshot(row) for row in rows], queue, task, state, amount)
+
+
+class AttemptError(NamedTuple):
+    attempt: int
+    failed_at: datetime
+    worker: UUID | None
+    error: str
+    traceback: str | None
+
+
+def job_errors(job_id: UUID) -> Call[list[AttemptError]]:
+    return _job_errors(lambda rows: [AttemptError._make(row) for row in rows], job_id)
+
+
+class Stat(NamedTuple):
+    queue: str
+    state: str
+    jobs: int
+    oldest_at: datetime
+    paused: bool
+
+
+def stats() -> Call[list[Stat]]:
+    return _stats(lambda rows: [Stat._make(row) for row in rows])
+
+
+class QueueRow(NamedTuple):
+    name: str
+    paused_at: datetime | None
+    scheduled: int
+    pending: int
+    held: int
+    oldest_at: datetime | None
+
+
+def list_queues() -> Call[list[QueueRow]]:
+    return _list_queues(lambda rows: [QueueRow._make(row) for row in rows])
+
+
+class WorkerRow(NamedTuple):
+    id: UUID
+    name: str
+    host: str | None
+    pid: int | None
+    queues: list[str] | None
+    tasks: list[str] | None
+    status: str
+    holds: int
+    started_at: datetime
+    heartbeat_at: datetime
+    recovered: int
+
+
+def list_workers() -> Call[list[WorkerRow]]:
+    return _list_workers(lambda rows: [WorkerRow._make(row) for row in rows])

@@ -1,0 +1,81 @@
+"""Finds the app that a worker runs: `module:attribute`, as other tools name it."""
+
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from holdfast.client import Holdfast
+from holdfast.errors import HoldfastError, nearest, suggest
+
+
+class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors
+    """The app that a worker should run cannot be loaded."""
+
+    app: str | None = None
+
+
+def load_app(name: str) -> Holdfast:
+    """The Holdfast that `module:attribute` names; the current directory is looked into first."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise AppNotFound(
+            f"{name!r} does not name an app", hint="Write module:attribute, such as app:hf.", app=name
+        )
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return _holdfast_in(_module(name, module_name), name, attribute)
+
+
+def _module(name: str, module_name: str) -> ModuleType:
+    if module_name.endswith(".py") or "/" in module_name:
+        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        hint = f"Did you mean {plain}:{name.partition(':')[2]}?"
+        raise AppNotFound(f"{module_name} is a file; a module is meant", hint=hint, app=name)
+    try:
+        return import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise _no_module(name, module_name, error.name) from error
+        raise _broken(name, module_name, error) from error
+    except Exception as error:
+        raise _broken(name, module_name, error) from error
+
+
+def _no_module(name: str, module_name: str, missing: str) -> AppNotFound:
+    modules = [path.stem for path in Path.cwd().glob("*.py")]
+    modules += [path.parent.name for path in Path.cwd().glob("*/__init__.py")]
+    near = nearest(module_name, modules)
+    hint = f"Did you mean {near!r}?" if near else "Run this where your app is, or install it."
+    return AppNotFound(f"there is no module {missing!r} in {Path.cwd()} or installed", hint=hint, app=name)
+
+
+def _broken(name: str, module_name: str, error: Exception) -> AppNotFound:
+    """The app's own mistake, and where it is."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    file, line = frame.filename, frame.lineno
+    if isinstance(error, SyntaxError) and error.filename:
+        file, line = error.filename, error.lineno
+    what = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+    return AppNotFound(
+        f"importing {module_name} failed: {what} ({file}, line {line})",
+        hint=f'python -c "import {module_name}" shows the whole traceback.',
+        app=name,
+    )
+
+
+def _holdfast_in(module: ModuleType, name: str, attribute: str) -> Holdfast:
+    found: object = module
+    known = [key for key, value in vars(module).items() if isinstance(value, Holdfast)]
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            hint = suggest(attribute, known) if known else f"Write hf = Holdfast() in {module.__name__}."
+            raise AppNotFound(f"{module.__name__} has no {attribute!r}", hint=hint, app=name) from None
+    if not isinstance(found, Holdfast):
+        hint = f"Did you mean {module.__name__}:{known[0]}?" if known else "It must be a Holdfast(…)."
+        raise AppNotFound(f"{name} is a {type(found).__name__}, not a Holdfast", hint=hint, app=name)
+    return found

@@ -1,0 +1,120 @@
+"""Commands that act on jobs: enqueue, cancel, run now."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import click
+
+from holdfast.cli import values
+from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_table
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.client import Job
+from holdfast.errors import HoldfastError
+from holdfast.limits import ATTEMPTS
+
+
+@click.command()
+@click.argument("task")
+@click.argument("payload", metavar="[JSON]", type=values.json, default="{}")
+@common_options
+@click.option("--queue", help="The queue to put it in.  [default: default]")
+@click.option(
+    "--priority",
+    type=values.priority,
+    help="A number, or user (150), system (100), backfill (30); larger is sooner.",
+)
+@click.option(
+    "--delay", type=values.duration, help="Run it no sooner than after this long: 90s, 5m, 1h30m, 2d."
+)
+@click.option("--run-at", type=values.time, help="Run it no sooner than then: 2030-01-31T09:00+01:00.")
+@click.option("--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1]), help="Try it this often.")
+@click.option("--id", type=click.UUID, help="Your own UUID: the same job with the same id is enqueued once.")
+@pass_settings
+def enqueue(
+    settings: Settings,
+    /,
+    task: str,
+    payload: Any,
+    *,
+    delay: timedelta | None,
+    run_at: datetime | None,
+    **options: Any,
+) -> None:
+    """Enqueue one job.
+
+    JSON is an object with the arguments of TASK; `-` reads it from standard input. Prints the id of the
+    job. The task need not be known here: whichever worker knows it will run it.
+
+    \b
+      holdfast enqueue mail.welcome '{"user_id": 7}'
+      holdfast enqueue report.nightly --delay 1h30m --priority backfill
+      jq -c . order.json | holdfast enqueue shop.bill -
+    """
+    if delay is not None and run_at is not None:
+        raise click.UsageError("Give either --delay or --run-at, not both.")
+    with settings.connect() as hf:
+        job = hf.enqueue(task, payload, delay=delay, run_at=run_at, **options)
+    if settings.as_json:
+        show_json({"id": job.id})
+    elif on_terminal():
+        click.echo(f"Enqueued {task} as {click.style(str(job.id), bold=True)}")
+    else:
+        click.echo(job.id)
+
+
+_ids = click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
+
+
+@click.command()
+@_ids
+@common_options
+@pass_settings
+def cancel(settings: Settings, ids: tuple[UUID, ...]) -> None:
+    """Call jobs off.
+
+    A job that nobody has claimed is cancelled at once. For one that a worker holds the cancel is
+    `requested`: it is cancelled unless it completes first. The exit code is 1 if a job had already ended
+    in another way, or does not exist.
+    """
+    _each(settings, ids, Job.cancel, good={"cancelled", "requested"})
+
+
+@click.command()
+@_ids
+@common_options
+@pass_settings
+def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
+    """Do not let jobs wait for their time or their backoff.
+
+    Prints the state that each one has then. The exit code is 1 if a job has already ended, or does not
+    exist.
+    """
+    _each(settings, ids, Job.run_now, good={"pending", "claimed", "running"})
+
+
+def _each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:
+    """Do it to each job, whatever becomes of the others."""
+    outcomes: list[tuple[UUID, str, str | None]] = []
+    with settings.connect() as hf:
+        for job_id in dict.fromkeys(ids):
+            try:
+                outcomes.append((job_id, str(action(hf.job(job_id))), None))
+            except HoldfastError as error:
+                if not getattr(error, "id", None):
+                    raise
+                outcomes.append((job_id, "refused", error.message))
+    if settings.as_json:
+        show_json([{"id": job_id, "outcome": outcome, "error": error} for job_id, outcome, error in outcomes])
+    else:
+        show_table(_OUTCOME, outcomes, empty="")
+    if any(outcome not in good for _, outcome, _ in outcomes):
+        raise SystemExit(1)
+
+
+_OUTCOME: list[Column[tuple[UUID, str, str | None]]] = [
+    Column("ID", lambda row: row[0]),
+    Column("OUTCOME", lambda row: row[1], style=lambda row: STATE_STYLES.get(row[1], "")),
+    Column("ERROR", lambda row: row[2]),
+]

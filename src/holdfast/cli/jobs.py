@@ -1,0 +1,188 @@
+"""Commands that look at jobs."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import click
+
+from holdfast.calls import AttemptError
+from holdfast.cli import times
+from holdfast.cli.output import (
+    STATE_STYLES,
+    Column,
+    clean,
+    console,
+    first_line,
+    on_terminal,
+    show_json,
+    show_table,
+)
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.job import JobSnapshot, JobState
+from holdfast.secret import mask, scrub, secrets_in
+
+
+@click.command()
+@common_options
+@click.option("--queue", help="Only jobs of this queue.")
+@click.option("--task", help="Only jobs of this task.")
+@click.option(
+    "--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."
+)
+@pass_settings
+def jobs(settings: Settings, *, queue: str | None, task: str | None, state: str | None, limit: int) -> None:
+    """List jobs, those that changed last first.
+
+    \b
+      holdfast jobs --state running
+      holdfast jobs --queue mail --state dead --json | jq '.[].last_error'
+    """
+    with settings.connect() as hf:
+        found = [masked(job) for job in hf.jobs(queue=queue, task=task, state=state, amount=limit)]
+    if settings.as_json:
+        show_json(found)
+        return
+    more = f"The {limit} that changed last; --limit shows more." if len(found) == limit else ""
+    show_table(_COLUMNS, found, empty="No jobs.", note=more)
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=click.UUID)
+@common_options
+@click.option("--tracebacks", is_flag=True, help="Show the traceback of every attempt, not only of the last.")
+@pass_settings
+def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
+    """Show one job in full, with the error of each attempt. Secrets are masked."""
+    with settings.connect() as hf:
+        handle = hf.job(job_id)
+        found, errors = handle.refresh(), handle.errors()
+    errors = [_scrubbed(error, secrets_in(found.payload)) for error in errors]
+    found = masked(found)
+    if settings.as_json:
+        shown = {name: getattr(found, name) for name in found.__dataclass_fields__}
+        show_json(shown | {"errors": errors})
+    else:
+        _show_job(found, errors, tracebacks=tracebacks)
+
+
+def masked(job: JobSnapshot) -> JobSnapshot:
+    """The job as it may be shown."""
+    secrets = secrets_in(job.payload)
+
+    def hidden(text: str | None) -> str | None:
+        return scrub(text, secrets) if text else text
+
+    return replace(
+        job,
+        payload=mask(job.payload),
+        headers=mask(job.headers),
+        result=mask(job.result),
+        last_error=hidden(job.last_error),
+        stage=hidden(job.stage),
+        message=hidden(job.message),
+    )
+
+
+def _scrubbed(error: AttemptError, secrets: Sequence[str]) -> AttemptError:
+    traceback = scrub(error.traceback, secrets) if error.traceback else None
+    return error._replace(error=scrub(error.error, secrets), traceback=traceback)
+
+
+def _attempt(job: JobSnapshot) -> str:
+    return f"{job.attempt}/{job.max_attempts}"
+
+
+def _when(job: JobSnapshot) -> str:
+    """What a person wants to know about its time, which depends on its state."""
+    match job.state:
+        case JobState.SCHEDULED if job.run_at:
+            return times.ago(job.run_at) if job.run_at > job.created_at else "due"
+        case JobState.PENDING:
+            return f"waits {times.lasting(max(job.run_at or job.created_at, job.created_at))}"
+        case JobState.CLAIMED | JobState.RUNNING:
+            return f"for {times.lasting(job.started_at or job.claimed_at or job.created_at)}"
+        case _:
+            return times.ago(job.finished_at or job.created_at)
+
+
+def _note(job: JobSnapshot) -> str:
+    asked = "cancel requested" if job.cancel_requested_at else None
+    if job.state is JobState.RUNNING:
+        parts = (asked, f"{job.progress}%" if job.progress is not None else None, job.stage, job.message)
+        return " · ".join(part for part in parts if part)
+    if asked:
+        return asked
+    if job.state is JobState.COMPLETED:
+        return f"took {times.span(job.duration)}" if job.duration is not None else ""
+    return first_line(job.last_error)
+
+
+_COLUMNS: list[Column[JobSnapshot]] = [
+    Column("ID", lambda job: job.id),
+    Column("TASK", lambda job: job.task),
+    Column("QUEUE", lambda job: job.queue, spare=1),
+    Column("STATE", lambda job: job.state.value, style=lambda job: STATE_STYLES[job.state]),
+    Column("PRIORITY", lambda job: job.priority, right=True, spare=3),
+    Column("ATTEMPT", _attempt, right=True, spare=2),
+    Column(
+        "CHANGED_AT", lambda job: times.absolute(job.changed_at or job.created_at), seen=_when, heading="when"
+    ),
+    Column("NOTE", _note, style="dim"),
+]
+
+
+def _show_job(job: JobSnapshot, errors: Sequence[AttemptError], *, tracebacks: bool) -> None:
+    at = times.local if on_terminal() else times.absolute
+    moments = {
+        "created": job.created_at,
+        "due": job.run_at if job.run_at != job.created_at else None,
+        "claimed": job.claimed_at,
+        "started": job.started_at,
+        "finished": job.finished_at,
+        "cancel requested": job.cancel_requested_at,
+    }
+    progress = None if job.state is not JobState.RUNNING else _note(job)
+    facts: dict[str, Any] = {
+        "id": job.id,
+        "task": job.task,
+        "queue": f"{job.queue}, priority {job.priority}",
+        "state": job.state.value,
+        "progress": progress,
+        "attempt": f"{job.attempt} of {job.max_attempts}",
+        "worker": " ".join(str(part) for part in (job.worker_name, job.worker) if part),
+        **{name: at(moment) for name, moment in moments.items() if moment},
+        "took": times.span(job.duration) if job.duration is not None else None,
+        "payload": _json(job.payload),
+        "headers": _json(job.headers) if job.headers else None,
+        "result": _json(job.result) if job.state is JobState.COMPLETED else None,
+        "last error": first_line(job.last_error) if job.last_error and not errors else None,
+    }
+    screen = console()
+    screen.soft_wrap = True
+    width = max(len(name) for name, value in facts.items() if value) + 2
+    for name, value in facts.items():
+        if value:
+            style = STATE_STYLES[job.state] if name == "state" else ""
+            text = clean(value, lines=True).replace("\n", "\n" + " " * width)
+            screen.print(f"{name:<{width}}", style="bold", end="")
+            screen.print(text, style=style)
+    for error in errors:
+        screen.print(f"\nattempt {error.attempt} failed {at(error.failed_at)}", style="bold red")
+        screen.print(_indented(error.error))
+        if error.traceback and (tracebacks or error is errors[-1]):
+            screen.print(_indented(error.traceback.rstrip()), style="dim")
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else json.dumps(value, ensure_ascii=False, indent=2)  # noqa: PLR2004
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}" for line in clean(text, lines=True).splitlines())

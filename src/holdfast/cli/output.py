@@ -1,0 +1,188 @@
+"""What is printed: tables for people, plain lines for pipes, one JSON document for programs.
+
+On a terminal a table has colours and relative times, and is cut to the width of the window. In a pipe it
+has the same columns in full, without colours, times in UTC, `-` for what is empty, and its free text last.
+Text from payloads and errors is anybody's: control characters are shown, never sent to the terminal.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from uuid import UUID
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+_GAP = 2
+_NARROW = 10
+_ENOUGH = 30  # of free text, to be worth its room
+
+STATE_STYLES = {
+    "scheduled": "cyan",
+    "pending": "blue",
+    "claimed": "yellow",
+    "running": "bold yellow",
+    "completed": "green",
+    "dead": "bold red",
+    "cancelled": "magenta",
+    "lost": "bold red",
+    "busy": "yellow",
+    "idle": "green",
+    "left": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """One column of a table. A pipe gets `title` and `text`, a person `heading` and `seen` where they differ.
+
+    Where a window is too narrow, columns with a `spare` are left out, the largest first; then the last
+    column is cut to what room is left.
+    """
+
+    title: str
+    text: Callable[[T], object]
+    seen: Callable[[T], object] | None = None
+    heading: str | None = None
+    style: str | Callable[[T], str] = ""
+    right: bool = False
+    spare: int = 0
+
+    def cell(self, row: T) -> str:
+        return clean((self.seen or self.text)(row))
+
+    @property
+    def head(self) -> str:
+        return self.heading or self.title.lower().removesuffix("_at")
+
+    def colour(self, row: T) -> str:
+        return self.style(row) if callable(self.style) else self.style
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, note: str = "") -> None:
+    """The rows as a table, or `empty` if there are none; `note` is for people only."""
+    if on_terminal():
+        _show_pretty(columns, rows, empty, note)
+    else:
+        _show_plain(columns, rows)
+
+
+def show_json(document: Any) -> None:
+    click.echo(json.dumps(_builtin(document), indent=2, ensure_ascii=False))
+
+
+def console() -> "Console":
+    from rich.console import Console  # noqa: PLC0415 - a pipe does not need it
+
+    return Console(highlight=False, markup=False, emoji=False, soft_wrap=False)
+
+
+def clean(value: object, *, lines: bool = False) -> str:
+    """The text with its control characters shown as escapes; line ends too, unless `lines` may stay."""
+    if value is None:
+        return ""
+    text = str(value)
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else ""
+    return "".join(each if each.isprintable() or each in kept else _escaped(each) for each in text)
+
+
+def first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def plural(amount: int, noun: str) -> str:
+    """
+    >>> plural(1, "job"), plural(3, "job")
+    ('1 job', '3 jobs')
+    """
+    return f"{amount} {noun}" if amount == 1 else f"{amount} {noun}s"
+
+
+def _show_plain(columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
+    lines = [[column.title for column in columns]]
+    lines += [[clean(column.text(row)).strip() or "-" for column in columns] for row in rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for line in lines:
+        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        click.echo("  ".join(cells).rstrip())
+
+
+def _show_pretty(columns: Sequence[Column[T]], rows: Sequence[T], empty: str, note: str) -> None:
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    screen = console()
+    if not rows:
+        screen.print(empty, style="dim")
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    fitting = _fitting(columns, rows, screen.width)
+    for column, width in fitting:
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(column.head, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
+    for row in rows:
+        table.add_row(*(Text(column.cell(row), column.colour(row)) for column, _ in fitting))
+    screen.print(table)
+    if note:
+        screen.print(f"\n{note}", style="dim")
+
+
+def _fitting(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> list[tuple[Column[T], int]]:
+    """The columns that say anything and have room, with their widths. The first, an id, is never cut."""
+    needed = {column.title: max(len(column.cell(row)) for row in rows) for column in columns}
+    *firm, last = (column for column in columns if needed[column.title])
+    widths = {column.title: max(needed[column.title], len(column.head)) + _GAP for column in columns}
+
+    def left() -> int:
+        return room - sum(widths[column.title] for column in firm)
+
+    for victim in sorted((column for column in firm if column.spare), key=lambda column: -column.spare):
+        if left() >= min(needed[last.title], _ENOUGH):
+            break
+        firm.remove(victim)
+    for column in sorted(firm[1:], key=lambda column: -widths[column.title]):
+        widths[column.title] -= max(0, min(-left(), widths[column.title] - _NARROW))
+    while left() < 0 and len(firm) > 1:
+        firm.pop()
+    fitting = [(column, widths[column.title] - _GAP) for column in firm]
+    rest = min(left(), widths[last.title] - _GAP)
+    return [*fitting, (last, rest)] if rest >= min(_NARROW, needed[last.title]) else fitting
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _builtin(value: Any) -> Any:
+    """Datetimes as ISO 8601 in UTC, durations as seconds, values with fields as objects."""
+    match value:
+        case datetime():
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case timedelta():
+            return value.total_seconds()
+        case UUID():
+            return str(value)
+        case dict():
+            return {str(key): _builtin(item) for key, item in value.items()}
+        case tuple() if hasattr(value, "_asdict"):
+            return _builtin(value._asdict())
+        case list() | tuple():
+            return [_builtin(item) for item in value]
+        case _ if is_dataclass(value):
+            return {name: _builtin(getattr(value, name)) for name in value.__dataclass_fields__}
+        case _:
+            return value

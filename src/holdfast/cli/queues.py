@@ -1,0 +1,153 @@
+"""Commands about queues: list, pause, resume, count."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import click
+
+from holdfast.calls import QueueRow, Stat
+from holdfast.cli import times
+from holdfast.cli.output import STATE_STYLES, Column, show_json, show_table
+from holdfast.cli.root import refuse_unknown
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.job import JobState
+
+
+class Actions(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown(ctx, args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=Actions)
+@common_options
+def queue() -> None:
+    """List queues, pause and resume them."""
+
+
+@queue.command("list")
+@common_options
+@pass_settings
+def list_(settings: Settings) -> None:
+    """The queues that were used or are paused, and what waits in them."""
+    with settings.connect() as hf:
+        found = hf.queues()
+    if settings.as_json:
+        show_json(found)
+    else:
+        show_table(_QUEUES, found, empty="No queues yet.")
+
+
+_names = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
+
+
+@queue.command()
+@_names
+@common_options
+@pass_settings
+def pause(settings: Settings, names: tuple[str, ...]) -> None:
+    """Hand out no more jobs of these queues. What runs goes on; new jobs are taken in."""
+    with settings.connect() as hf:
+        for name in names:
+            hf.pause(name)
+    _say(settings, names, "paused")
+
+
+@queue.command()
+@_names
+@common_options
+@pass_settings
+def resume(settings: Settings, names: tuple[str, ...]) -> None:
+    """Hand out the jobs of paused queues again."""
+    with settings.connect() as hf:
+        for name in names:
+            hf.resume(name)
+    _say(settings, names, "resumed")
+
+
+def _say(settings: Settings, names: tuple[str, ...], what: str) -> None:
+    if settings.as_json:
+        show_json([{"queue": name, "outcome": what} for name in names])
+        return
+    for name in names:
+        click.echo(f"Queue {name} is {what}.")
+
+
+@dataclass
+class QueueStats:
+    """The counts of one queue, with every state there."""
+
+    queue: str
+    paused: bool
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((state.value for state in JobState), 0)
+    )
+    oldest_pending_at: datetime | None = None
+
+    def add(self, stat: Stat) -> None:
+        _, state, count, oldest_at, _ = stat
+        self.counts[state] = count
+        if state == JobState.PENDING:
+            self.oldest_pending_at = oldest_at
+
+
+@click.command()
+@common_options
+@pass_settings
+def stats(settings: Settings) -> None:
+    """Count the jobs of each queue by state.
+
+    Finished jobs count for as long as they are kept.
+    """
+    with settings.connect() as hf:
+        found = hf.stats()
+    queues: dict[str, QueueStats] = {}
+    for stat in found:
+        queues.setdefault(stat.queue, QueueStats(stat.queue, stat.paused)).add(stat)
+    if settings.as_json:
+        show_json(list(queues.values()))
+    else:
+        show_table(_STATS, list(queues.values()), empty="No jobs.")
+
+
+def _oldest(moment: datetime | None) -> str:
+    return times.absolute(moment) if moment else ""
+
+
+def _waits(moment: datetime | None) -> str:
+    return f"waits {times.lasting(moment)}" if moment else ""
+
+
+def _count(state: JobState) -> Column[QueueStats]:
+    return Column(
+        state.value.upper(),
+        lambda row: row.counts[state.value],
+        right=True,
+        style=lambda row: STATE_STYLES[state] if row.counts[state.value] else "dim",
+    )
+
+
+_STATS: list[Column[QueueStats]] = [
+    Column("QUEUE", lambda row: row.queue),
+    *(_count(state) for state in JobState),
+    Column(
+        "OLDEST", lambda row: _oldest(row.oldest_pending_at), seen=lambda row: _waits(row.oldest_pending_at)
+    ),
+    Column("PAUSED", lambda row: "paused" if row.paused else "", style="bold yellow"),
+]
+
+_QUEUES: list[Column[QueueRow]] = [
+    Column("QUEUE", lambda row: row.name),
+    Column("SCHEDULED", lambda row: row.scheduled, right=True),
+    Column("PENDING", lambda row: row.pending, right=True),
+    Column("HELD", lambda row: row.held, right=True),
+    Column("OLDEST", lambda row: _oldest(row.oldest_at), seen=lambda row: _waits(row.oldest_at)),
+    Column(
+        "PAUSED_AT",
+        lambda row: _oldest(row.paused_at),
+        seen=lambda row: times.ago(row.paused_at) if row.paused_at else "",
+        style="bold yellow",
+    ),
+]

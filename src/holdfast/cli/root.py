@@ -1,0 +1,113 @@
+"""The command `holdfast` itself: its options, its commands by name, and how it fails.
+
+Exit codes: 0 done · 1 refused or failed, said on standard error · 2 wrong usage · 130 interrupted.
+"""
+
+import os
+from collections.abc import Iterable
+from importlib import import_module
+from typing import IO, Any
+
+import click
+
+from holdfast.cli.output import clean
+from holdfast.cli.settings import common_options
+from holdfast.errors import HoldfastError, nearest
+
+COMMANDS = {
+    "Begin": {"migrate": "install", "demo": "install", "dsn": "install", "psql": "install"},
+    "Work": {"worker": "run", "workers": "workers", "recover": "workers", "tick": "workers"},
+    "Jobs": {"enqueue": "enqueue", "jobs": "jobs", "job": "jobs", "cancel": "enqueue", "run-now": "enqueue"},
+    "Queues": {"queue": "queues", "stats": "queues"},
+}
+_TOPICS = {name: topic for section in COMMANDS.values() for name, topic in section.items()}
+INTERRUPTED = 130
+
+
+class Failure(click.ClickException):
+    """An error for a person: what went wrong, then what to do about it."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        parts = [("Error:", "red", self.message), *([("Hint:", "cyan", self.hint)] if self.hint else [])]
+        for word, colour, text in parts:
+            said = f"{click.style(word, fg=colour)} {clean(text, lines=True).strip()}"
+            click.echo(said, file=file, err=file is None)
+
+
+class Root(click.Group):
+    """Finds a command in its topic's module when it is called, and turns errors into two lines."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_TOPICS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _TOPICS:
+            return None
+        module = import_module(f"holdfast.cli.{_TOPICS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        refuse_unknown(ctx, args[0], _TOPICS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in COMMANDS.items():
+            with formatter.section(title):
+                commands = ((name, self.get_command(ctx, name)) for name in names)
+                formatter.write_dl([(name, it.get_short_help_str(80)) for name, it in commands if it])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            raise Failure(error.message, error.hint) from error
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            if os.environ.get("HOLDFAST_DEBUG"):
+                raise
+            # Only the first line: what follows may quote a row, and with it a payload.
+            lines = str(error).strip().splitlines() or [""]
+            raise Failure(
+                f"{type(error).__name__}: {lines[0]}", "HOLDFAST_DEBUG=1 shows where it came from."
+            ) from error
+
+
+def refuse_unknown(ctx: click.Context, name: str, known: Iterable[str]) -> None:
+    """Raise a usage error for a command that does not exist, with the one that was probably meant."""
+    if name in known or name.startswith("-"):
+        return
+    near = nearest(name, known)
+    hint = f" Did you mean {near!r}?" if near else f" See {ctx.command_path} --help."
+    raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Every command has its own help: holdfast enqueue --help",
+)
+@common_options
+@click.version_option(package_name="holdfast", message="holdfast %(version)s")
+def root() -> None:
+    """Holdfast, a job queue that lives in PostgreSQL.
+
+    \b
+      holdfast demo                                     watch it at work
+      holdfast migrate                                  install it in your database
+      holdfast worker app:hf                            run the jobs of your app
+      holdfast enqueue mail.welcome '{"user_id": 7}'    enqueue a job by hand
+      holdfast jobs --state dead                        see what went wrong
+
+    Commands talk to the database named by --dsn, else by HOLDFAST_DSN; without either to an embedded
+    PostgreSQL of your own, which is started when it is needed.
+    """

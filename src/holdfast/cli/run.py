@@ -1,0 +1,151 @@
+"""The command that runs jobs."""
+
+import logging
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from holdfast.cli.application import AppNotFound, load_app
+from holdfast.cli.settings import Settings, dsn_option, pass_settings
+from holdfast.cli.values import duration
+from holdfast.client import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.events import emit
+from holdfast.secret import mask_dsn
+from holdfast.worker.supervisor import Supervisor, follow
+
+LEVELS = ["debug", "info", "warning", "error"]
+
+
+def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> list[str] | None:
+    names = [name.strip() for names in value for name in names.split(",") if name.strip()]
+    if value and not names:
+        raise click.BadParameter("names no queue")
+    return names or None
+
+
+@click.command()
+@click.argument("app")
+@dsn_option
+@click.option("--queues", multiple=True, callback=_queues, help="Only these: a,b.  [default: all]")
+@click.option("--concurrency", type=int, help="Run this many jobs at once, in each process.  [default: 20]")
+@click.option(
+    "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Run this many."
+)
+@click.option(
+    "--lease-time", type=duration, help="A silent worker is taken for lost after this.  [default: 30s]"
+)
+@click.option("--grace", type=duration, help="What runs may finish for this long at the end.  [default: 30s]")
+@click.option("--poll-interval", type=duration, help="Look for jobs at least this often.  [default: 1s]")
+@click.option("--drain", is_flag=True, help="End as soon as nothing is left to do.")
+@click.option(
+    "--no-notify", "notify", is_flag=True, flag_value=False, default=None, help="Poll only; no LISTEN."
+)
+@click.option("--name", help="A label, for people.")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
+)
+@click.option("--supervised", is_flag=True, hidden=True)
+@pass_settings
+def worker(
+    settings: Settings,
+    /,
+    app: str,
+    *,
+    processes: int,
+    drain: bool,
+    log_level: str,
+    supervised: bool,
+    **options: Any,
+) -> None:
+    """Run the jobs of APP until told to stop.
+
+    APP is module:attribute and names your Holdfast, such as app:hf for `hf = Holdfast()` in app.py. The
+    current directory is looked into first.
+
+    SIGTERM and Ctrl-C stop it in good order: jobs that have not started are given back at once, those that
+    run may finish within --grace. A second signal does not wait. Log lines go to standard error.
+
+    \b
+      holdfast worker app:hf
+      holdfast worker app:hf --queues mail,default --concurrency 50
+      holdfast worker shop.jobs:hf --processes 4
+    """
+    if supervised:
+        follow(options["grace"])
+    if settings.dsn:
+        # For the app's own Holdfast(), and for the children: on their command line, all could see it.
+        os.environ["HOLDFAST_DSN"] = settings.dsn
+    hf = _checked(load_app(app), app, settings)
+    chosen = {name: _number(value) for name, value in options.items() if value is not None}
+    _log_to_stderr(log_level, chosen.get("name"))
+    with hf:
+        if processes == 1:
+            runner = hf.worker(**chosen)
+            if not supervised:
+                emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
+            runner.run(drain=drain)
+            return
+        hf.worker(**chosen)  # so that a mistake shows here, once, and not in every child
+        emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
+        raise SystemExit(Supervisor(_Command(app, chosen, drain=drain, log_level=log_level), processes).run())
+
+
+def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
+    if not len(hf.tasks):
+        raise AppNotFound(
+            f"{app} declares no tasks, so there is nothing to run",
+            hint="Import the modules that declare them next to it.",
+            app=app,
+        )
+    if settings.dsn and hf.dsn != settings.dsn:
+        raise HoldfastError(
+            f"{app} names its own database ({mask_dsn(hf.dsn)})",
+            hint="Leave out --dsn, or write Holdfast() without a DSN there.",
+        )
+    return hf
+
+
+def _number(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _log_to_stderr(level: str, name: str | None) -> None:
+    """Plain lines. An app that has set up its own logging keeps it."""
+    who = f" [{name}]".replace("%", "%%") if name else ""
+    logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s{who} %(message)s")
+    logging.getLogger("holdfast").setLevel(level.upper())
+
+
+class _Command:
+    """The command line of the child with this number."""
+
+    def __init__(self, app: str, options: dict[str, Any], *, drain: bool, log_level: str) -> None:
+        self._app = app
+        self._options = options
+        self._drain = drain
+        self._log_level = log_level
+
+    def __call__(self, number: int) -> list[str]:
+        fixed = [sys.executable, "-m", "holdfast", "worker", "--supervised", f"--log-level={self._log_level}"]
+        drain = ["--drain"] if self._drain else []
+        name = f"--name={self._options.get('name') or platform.node()}-{number}"
+        return [*fixed, *drain, name, *_flags(self._options.items()), "--", self._app]
+
+
+def _flags(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
+    for option, value in options:
+        match option:
+            case "name":
+                continue
+            case "notify":
+                yield "--no-notify"
+            case "queues":
+                yield f"--queues={','.join(value)}"
+            case _:
+                yield f"--{option.replace('_', '-')}={value:g}"

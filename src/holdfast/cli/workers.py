@@ -1,0 +1,95 @@
+"""Commands about workers and the duties that they share."""
+
+from datetime import timedelta
+
+import click
+
+from holdfast import calls
+from holdfast.calls import WorkerRow
+from holdfast.cli import times
+from holdfast.cli.output import STATE_STYLES, Column, plural, show_json, show_table
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.cli.values import duration
+
+
+@click.command()
+@common_options
+@click.option(
+    "--all", "everyone", is_flag=True, help="Also those that left in good order during the last day."
+)
+@pass_settings
+def workers(settings: Settings, *, everyone: bool) -> None:
+    """List the workers: what they hold, and when they were last heard of.
+
+    A `lost` one sent no heartbeat for its lease time; its jobs were taken back.
+    """
+    with settings.connect() as hf:
+        found = [worker for worker in hf.workers() if everyone or worker.status != "left"]
+    if settings.as_json:
+        show_json(found)
+    else:
+        show_table(_COLUMNS, found, empty="No workers. Start one: holdfast worker app:hf")
+
+
+_COLUMNS: list[Column[WorkerRow]] = [
+    Column("NAME", lambda row: row.name),
+    Column("STATUS", lambda row: row.status, style=lambda row: STATE_STYLES.get(row.status, "")),
+    Column("HOLDS", lambda row: row.holds, right=True),
+    Column("HOST", lambda row: row.host),
+    Column("PID", lambda row: row.pid, right=True),
+    Column(
+        "STARTED_AT", lambda row: times.absolute(row.started_at), seen=lambda row: times.ago(row.started_at)
+    ),
+    Column(
+        "HEARTBEAT_AT",
+        lambda row: times.absolute(row.heartbeat_at),
+        seen=lambda row: times.ago(row.heartbeat_at),
+    ),
+    Column("QUEUES", lambda row: "all" if row.queues is None else ",".join(row.queues)),
+    Column("TASKS", lambda row: len(row.tasks) if row.tasks is not None else "all", right=True),
+]
+
+
+@click.command()
+@common_options
+@click.option("--timeout", type=duration, help="Take workers for lost that were silent for this long.")
+@pass_settings
+def recover(settings: Settings, *, timeout: timedelta | None) -> None:
+    """Take back the jobs of workers that are lost.
+
+    Workers do this by themselves. By hand it is for when you know better: with --timeout there is no grace
+    after an outage of the database.
+    """
+    with settings.connect() as hf:
+        amount = hf.run(calls.recover(timeout))
+    if settings.as_json:
+        show_json({"recovered": amount})
+    else:
+        click.echo(f"Took back {plural(amount, 'job')}.")
+
+
+@click.command()
+@common_options
+@pass_settings
+def tick(settings: Settings) -> None:
+    """Run every background duty once: for cron, where no worker runs.
+
+    The exit code is 1 if a duty failed; the others have run all the same.
+    """
+    with settings.connect() as hf:
+        done = hf.run(calls.tick())
+    if settings.as_json:
+        show_json([{"duty": duty, "error": error} for duty, error in done])
+    else:
+        show_table(_DUTIES, done, empty="")
+    if any(error for _, error in done):
+        raise SystemExit(1)
+
+
+_DUTIES: list[Column[tuple[str, str | None]]] = [
+    Column("DUTY", lambda row: row[0]),
+    Column(
+        "OUTCOME", lambda row: "failed" if row[1] else "done", style=lambda row: "red" if row[1] else "green"
+    ),
+    Column("ERROR", lambda row: row[1]),
+]

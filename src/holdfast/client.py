@@ -1,0 +1,356 @@
+"""The front door: declare tasks, enqueue jobs, look after them.
+
+    hf = Holdfast()          # an argument, else HOLDFAST_DSN, else an embedded PostgreSQL
+
+    @hf.task(queue="mail")
+    async def welcome(user_id: int) -> None: ...
+
+    welcome.enqueue(user_id=7)
+    hf.worker().run()
+
+Methods that talk to the database have async twins with the prefix `a`.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from uuid import UUID
+
+import msgspec
+
+from holdfast import calls, embedded, limits, schema
+from holdfast.calls import AttemptError, Call, QueueRow, Stat, WorkerRow
+from holdfast.database import Database, arun_all_on, arun_on, run_all_on, run_on
+from holdfast.errors import JobNotFound, UnknownOption, suggest
+from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.options import CallKeywords, TaskKeywords
+from holdfast.secret import mask_dsn
+from holdfast.task import JobHandle, Registry, Task, named_job
+
+if TYPE_CHECKING:
+    from holdfast.worker.worker import Worker
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# One call carries this many jobs at most, so that a generator of millions stays out of memory.
+BULK = 5_000
+
+
+class Job(JobHandle[R], Generic[R]):
+    """A job that was enqueued or looked up: its id, and what can be done with it."""
+
+    __slots__ = ("_holdfast", "_id")
+
+    def __init__(self, holdfast: "Holdfast", job_id: UUID) -> None:
+        self._holdfast = holdfast
+        self._id = job_id
+
+    @property
+    def id(self) -> UUID:
+        return self._id
+
+    def refresh(self) -> JobSnapshot:
+        """The job as it is now; raises `JobNotFound` once it is past its retention, or was rolled back."""
+        return _known(self._holdfast.run(calls.job(self._id)), self._id)
+
+    async def arefresh(self) -> JobSnapshot:
+        return _known(await self._holdfast.arun(calls.job(self._id)), self._id)
+
+    def cancel(self) -> str:
+        """Call it off: `cancelled`, `requested` (a worker holds it), or the end state that it had already."""
+        return self._holdfast.run(calls.cancel(self._id))
+
+    async def acancel(self) -> str:
+        return await self._holdfast.arun(calls.cancel(self._id))
+
+    def run_now(self) -> JobState:
+        """Do not wait for its time or its backoff; the state that it has then."""
+        return JobState(self._holdfast.run(calls.run_now(self._id)))
+
+    async def arun_now(self) -> JobState:
+        return JobState(await self._holdfast.arun(calls.run_now(self._id)))
+
+    def errors(self) -> list[AttemptError]:
+        """What went wrong, attempt by attempt."""
+        return self._holdfast.run(calls.job_errors(self._id))
+
+    async def aerrors(self) -> list[AttemptError]:
+        return await self._holdfast.arun(calls.job_errors(self._id))
+
+    def __repr__(self) -> str:
+        return f"<job {self._id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+
+class Holdfast:
+    """One queue system in one database.
+
+    `dsn` is a libpq connection string; without it HOLDFAST_DSN is used, and without that a private
+    PostgreSQL is started when it is first needed, and migrated by itself. `transaction_pooling` is for
+    PgBouncer in transaction mode.
+    """
+
+    def __init__(
+        self, dsn: str | None = None, *, transaction_pooling: bool = False, pool_size: int = 10
+    ) -> None:
+        self.tasks = Registry()
+        if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
+            # An unset variable must not send anybody to another database.
+            raise limits.refused(
+                "dsn", dsn, "must be a connection string", hint="Leave it out for the default."
+            )
+        self._given = dsn
+        self._transaction_pooling = transaction_pooling
+        self._pool_size = limits.integer("pool_size", pool_size, range(1, 1001))
+        self._lock = threading.RLock()
+        self._database: Database | None = None
+        self._server: embedded.Server | None = None
+
+    @property
+    def dsn(self) -> str:
+        """Which database this talks to; starts the embedded one if that is it."""
+        return self.database.dsn
+
+    @property
+    def database(self) -> Database:
+        with self._lock:
+            if self._database is None:
+                dsn = self._given or os.environ.get("HOLDFAST_DSN") or self._start_embedded()
+                self._database = Database(
+                    dsn, transaction_pooling=self._transaction_pooling, pool_size=self._pool_size
+                )
+            return self._database
+
+    def _start_embedded(self) -> str:
+        if self._server is None:
+            self._server = embedded.start()
+        with Database(self._server.dsn).connection() as connection:
+            schema.apply(connection)
+        return self._server.dsn
+
+    def migrate(self) -> list[str]:
+        """Install or upgrade the schema; the names of the files that were applied."""
+        with self.database.connection() as connection:
+            return schema.apply(connection)
+
+    def verify(self) -> None:
+        """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaTooNew` unless the schema fits this release."""
+        with self.database.connection() as connection:
+            schema.verify(connection)
+
+    # Tasks.
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self, *, name: str | None = None, **options: Unpack[TaskKeywords]
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(  # type: ignore[misc]  # mypy does not see Unpack through an overload
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Any:
+        """Declare a function as a task, with or without options: `@hf.task` or `@hf.task(queue="mail")`."""
+
+        def declare(function: Callable[P, R]) -> Task[P, R]:
+            task: Task[P, R] = Task(function, name=name, enqueuer=self, **options)
+            if task.settings.timeout is not None and not task.is_async:
+                raise limits.refused(
+                    "timeout",
+                    task.settings.timeout,
+                    f"task {task.name} is a plain function, and a thread cannot be stopped",
+                    hint="Make it async, or give the timeout to what it calls.",
+                )
+            self.tasks.register(task)
+            return task
+
+        return declare if function is None else declare(function)
+
+    # Enqueueing.
+
+    def enqueue(self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> Job[Any]:
+        """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`."""
+        return self.enqueue_new(named_job(task, payload, **options), options.get("conn"))
+
+    async def aenqueue(
+        self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]
+    ) -> Job[Any]:
+        return await self.aenqueue_new(named_job(task, payload, **options), options.get("conn"))
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+        """Enqueue thousands, all of them or none.
+
+        `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
+        """
+        wanted = (calls.enqueue_many(batch) for batch in _batches(jobs))
+        return [Job(self, job_id) for ids in self._run_all(wanted, conn) for job_id in ids]
+
+    async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+        wanted = (calls.enqueue_many(batch) for batch in _batches(jobs))
+        return [Job(self, job_id) for ids in await self._arun_all(wanted, conn) for job_id in ids]
+
+    def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+        """Enqueue what `task.call(…)` made."""
+        return Job(self, self.run(calls.enqueue(new_job), conn=conn))
+
+    async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+        return Job(self, await self.arun(calls.enqueue(new_job), conn=conn))
+
+    # Looking and operating.
+
+    def job(self, job_id: UUID | str) -> Job[Any]:
+        """A handle on a job by its id; nothing is asked of the database yet."""
+        return Job(self, limits.identity("id", job_id))
+
+    def jobs(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        state: JobState | str | None = None,
+        amount: int = 50,
+    ) -> list[JobSnapshot]:
+        """Jobs that match, those that changed last first."""
+        return self.run(_jobs(queue, task, state, amount))
+
+    async def ajobs(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        state: JobState | str | None = None,
+        amount: int = 50,
+    ) -> list[JobSnapshot]:
+        return await self.arun(calls.list_jobs(queue=queue, task=task, state=_state(state), amount=amount))
+
+    def stats(self) -> list[Stat]:
+        """How many jobs there are per queue and state."""
+        return self.run(calls.stats())
+
+    async def astats(self) -> list[Stat]:
+        return await self.arun(calls.stats())
+
+    def queues(self) -> list[QueueRow]:
+        """The queues that were used or are paused, and what waits in them."""
+        return self.run(calls.list_queues())
+
+    async def aqueues(self) -> list[QueueRow]:
+        return await self.arun(calls.list_queues())
+
+    def workers(self) -> list[WorkerRow]:
+        return self.run(calls.list_workers())
+
+    async def aworkers(self) -> list[WorkerRow]:
+        return await self.arun(calls.list_workers())
+
+    def pause(self, queue: str) -> None:
+        """Hand out no more jobs of this queue; those that run go on."""
+        self.run(calls.pause(queue))
+
+    async def apause(self, queue: str) -> None:
+        await self.arun(calls.pause(queue))
+
+    def resume(self, queue: str) -> None:
+        self.run(calls.resume(queue))
+
+    async def aresume(self, queue: str) -> None:
+        await self.arun(calls.resume(queue))
+
+    # Running.
+
+    def worker(self, **options: Any) -> "Worker":
+        """A worker for the tasks declared here. Options: queues, concurrency, lease_time, poll_interval,
+        grace, notify, name."""
+        from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
+
+        known = Worker.__init__.__kwdefaults__ or {}
+        for option in options:
+            if option not in known:
+                raise UnknownOption.among(option, known, owner="a worker")
+        self.verify()
+        for task in self.tasks:
+            policy, attempts = task.settings.retry, task.settings.max_attempts
+            if policy is not None or attempts is not None:
+                self.run(calls.set_retry_policy(task.name, policy, max_attempts=attempts, declared=True))
+        return Worker(self.database, self.tasks, **options)
+
+    def run(self, call: Call[T], *, conn: Any = None) -> T:
+        """Carry a call: on the caller's own connection, else through the pool."""
+        return self.database.run(call) if conn is None else run_on(conn, call)
+
+    async def arun(self, call: Call[T], *, conn: Any = None) -> T:
+        return await self.database.arun(call) if conn is None else await arun_on(conn, call)
+
+    def _run_all(self, wanted: Iterable[Call[T]], conn: Any) -> list[T]:
+        return self.database.run_all(wanted) if conn is None else run_all_on(conn, wanted)
+
+    async def _arun_all(self, wanted: Iterable[Call[T]], conn: Any) -> list[T]:
+        return await (self.database.arun_all(wanted) if conn is None else arun_all_on(conn, wanted))
+
+    def close(self) -> None:
+        """Close the connections, and leave the embedded server if there is one."""
+        with self._lock:
+            if self._database is not None:
+                self._database.close()
+                self._database = None
+            if self._server is not None:
+                self._server.stop()
+                self._server = None
+
+    async def aclose(self) -> None:
+        await asyncio.to_thread(self.close)  # the embedded server takes a moment
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        where = self._database.dsn if self._database else self._given or os.environ.get("HOLDFAST_DSN")
+        return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
+
+
+def _jobs(
+    queue: str | None, task: str | None, state: JobState | str | None, amount: int
+) -> Call[list[JobSnapshot]]:
+    limits.integer("amount", amount, range(1, 100_001))
+    return calls.list_jobs(queue=queue, task=task, state=_state(state), amount=amount)
+
+
+def _state(state: JobState | str | None) -> JobState | None:
+    if state is None:
+        return None
+    try:
+        return JobState(state)
+    except ValueError:
+        raise limits.refused(
+            "state", state, "is not a state", hint=suggest(str(state), [known.value for known in JobState])
+        ) from None
+
+
+def _known(snapshot: JobSnapshot | None, job_id: UUID) -> JobSnapshot:
+    if snapshot is None:
+        raise JobNotFound(f"there is no job {job_id}", id=job_id)
+    return snapshot
+
+
+def _batches(jobs: Iterable[NewJob]) -> Iterable[list[NewJob]]:
+    batch: list[NewJob] = []
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
+        batch.append(job)
+        if len(batch) == BULK:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,103 @@
+"""PostgreSQL's errors as ours: the one place where what the driver raises becomes one of our own tree."""
+
+import contextlib
+from collections.abc import Iterator
+
+import msgspec
+import psycopg
+from psycopg import errors as pg
+
+from holdfast.errors import (
+    BadPayload,
+    BadValue,
+    Collision,
+    DatabaseUnavailable,
+    HoldfastError,
+    IdConflict,
+    SchemaMissing,
+    UnexpectedError,
+    from_sqlstate,
+)
+from holdfast.secret import mask_dsn
+
+
+@contextlib.contextmanager
+def translated(dsn: str | None = None) -> Iterator[None]:
+    """PostgreSQL's errors as ours; what is neither ours nor about the connection stays as it is."""
+    try:
+        yield
+    except psycopg.Error as error:
+        ours = _ours(error, dsn)
+        if ours is None:
+            raise
+        raise ours from error
+    except UnicodeEncodeError as error:
+        raise BadPayload(f"a text cannot be stored: {error}") from error
+
+
+@contextlib.contextmanager
+def closed() -> Iterator[None]:
+    """Whatever else PostgreSQL raises, by its message alone, for where errors end up in a log.
+
+    Its DETAIL may quote a whole row, with the payload and the secrets in it.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        if _ours(error, None) is not None:
+            raise
+        message = error.diag.message_primary or type(error).__name__
+        raise UnexpectedError(f"{error.sqlstate}: {message}", code=error.sqlstate) from None
+
+
+@contextlib.contextmanager
+def collisions() -> Iterator[None]:
+    """What comes of two transactions in each other's way, where the whole of ours can be repeated."""
+    try:
+        yield
+    except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled) as error:
+        raise Collision(error.diag.message_primary or str(error)) from error
+    except pg.CheckViolation as error:
+        # A row on its way to the default partition whose day has just got one of its own.
+        if error.diag.table_name != "finished_default" or error.diag.constraint_name:
+            raise
+        raise Collision(error.diag.message_primary or "") from None
+
+
+def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
+    state = error.sqlstate or ""
+    diagnostic = error.diag
+    if state.startswith("HF"):
+        detail = msgspec.json.decode(diagnostic.message_detail or "{}")
+        return from_sqlstate(state, diagnostic.message_primary or "", detail, diagnostic.message_hint)
+    match error:
+        case pg.UniqueViolation() if diagnostic.constraint_name == "job_pkey":
+            return IdConflict("this id already belongs to a job", hint="Use a new id for a new job.")
+        case psycopg.DataError() | pg.ProgramLimitExceeded() | pg.StatementTooComplex():
+            return BadPayload(diagnostic.message_primary or str(error), hint=diagnostic.message_detail)
+        case pg.CheckViolation() if diagnostic.schema_name == "holdfast" and diagnostic.constraint_name:
+            return BadValue(f"refused: {diagnostic.constraint_name}", field=diagnostic.column_name)
+        case pg.InvalidSchemaName() | pg.UndefinedFunction() | pg.UndefinedTable():
+            return SchemaMissing(
+                f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"
+            )
+        case _ if _is_about_the_connection(error, state):
+            return unavailable(str(error).strip(), dsn)
+        case _:
+            return None
+
+
+def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
+    # No SQLSTATE: the connection broke or never was. 08: connection exceptions. 53: no room for us, on the
+    # disk or among the connections. 57P: shutdown. 25006: the server has become a standby. 0A000 and 26000:
+    # what was prepared on it no longer fits. All of that is better on a new one.
+    if isinstance(error, psycopg.InterfaceError):
+        return True
+    lost = state.startswith(("08", "53", "57P")) or state in {"25006", "0A000", "26000"}
+    return lost or (isinstance(error, psycopg.OperationalError) and not state)
+
+
+def unavailable(message: str, dsn: str | None) -> DatabaseUnavailable:
+    shown = mask_dsn(dsn) if dsn else None
+    where = f" ({shown})" if shown else ""
+    return DatabaseUnavailable(f"the database does not answer{where}: {message}", dsn=shown)

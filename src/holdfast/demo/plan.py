@@ -1,0 +1,99 @@
+"""What is enqueued, and how each of it is to end: the demo succeeds if it ends so."""
+
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID
+
+from holdfast import JobState, NewJob
+from holdfast.demo.jobs import (
+    catalogue,
+    confirmation,
+    hf,
+    newsletter,
+    payment,
+    reindex,
+    reminder,
+    thumbnail,
+    video,
+    welcome,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """Jobs that are to end alike: in this state (`None`: they never come to be), after so many attempts."""
+
+    what: str
+    fate: str
+    jobs: Sequence[NewJob]
+    end: JobState | None = JobState.COMPLETED
+    attempts: int = 1
+    loses_a_worker: bool = False
+
+
+PLAN = (
+    Planned("welcome mails", "priority 150: a user waits", [welcome.call(user=n) for n in range(1, 61)]),
+    Planned("thumbnails", "priority 100: the usual", [thumbnail.call(picture=n) for n in range(1, 121)]),
+    Planned("index entries", "priority 30: a backfill", [reindex.call(product=n) for n in range(1, 91)]),
+    Planned(
+        "reminders",
+        "delayed, and never early",
+        [reminder.options(delay=n / 2).call(appointment=n) for n in range(2, 21)],
+    ),
+    Planned(
+        "payments", "fail twice, then succeed", [payment.call(invoice=n) for n in range(1, 13)], attempts=3
+    ),
+    Planned(
+        "broken catalogue",
+        "fails until it is dead",
+        [catalogue.call(file="spring.csv")],
+        end=JobState.DEAD,
+        attempts=2,
+    ),
+    Planned(
+        "videos",
+        "long; one loses its worker",
+        [video.call(number=n) for n in range(1, 5)],
+        loses_a_worker=True,
+    ),
+    Planned(
+        "newsletter",
+        "cancelled before its time",
+        [newsletter.options(delay=3600).call(issue=1)],
+        end=JobState.CANCELLED,
+        attempts=0,
+    ),
+    Planned("confirmation", "rolled back with its order", [confirmation.call(order=13)], end=None),
+)
+
+Cast = dict[UUID, Planned]
+
+
+def enqueue(plan: Sequence[Planned]) -> Cast:
+    """Enqueue everything in one go; says which job belongs to which part of the plan."""
+    calls = [(job, kind) for kind in plan for job in kind.jobs if kind.end is not None]
+    random.Random(4).shuffle(calls)  # noqa: S311 - all kinds mixed, as on a busy day
+    jobs = hf.enqueue_many(job for job, _ in calls)
+    cast = {job.id: kind for job, (_, kind) in zip(jobs, calls, strict=True)}
+    for job in jobs:
+        if cast[job.id].end is JobState.CANCELLED:
+            job.cancel()
+    for kind in plan:
+        if kind.end is None:
+            cast |= dict.fromkeys(_enqueue_and_roll_back(kind.jobs), kind)
+    return cast
+
+
+class SoldOut(Exception):  # noqa: N818 - bad luck, not a mistake
+    """Somebody else got the last one."""
+
+
+def _enqueue_and_roll_back(jobs: Sequence[NewJob]) -> list[UUID]:
+    enqueued: list[UUID] = []
+    with suppress(SoldOut), hf.database.connection() as conn, conn.transaction():
+        # Here the order would be stored, on the same connection. What fails takes the jobs along.
+        enqueued = [job.id for job in hf.enqueue_many(jobs, conn=conn)]
+        raise SoldOut
+    return enqueued

@@ -1,0 +1,34 @@
+"""How many jobs end in a second, now and over the last while."""
+
+from collections import deque
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+PERIOD = 0.5
+WINDOW = 4
+LENGTH = 24
+
+
+class Throughput:
+    """Counts in periods of half a second; what it says is the average of the last two seconds."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._began = 0.0
+        self._periods: deque[int] = deque(maxlen=LENGTH)
+
+    def note(self, seconds: float, ended: int) -> None:
+        while seconds - self._began >= PERIOD:
+            self._periods.append(ended - self._ended)
+            self._ended = ended
+            self._began += PERIOD
+
+    @property
+    def per_second(self) -> float:
+        recent = list(self._periods)[-WINDOW:]
+        return sum(recent) / (len(recent) * PERIOD) if recent else 0.0
+
+    @property
+    def line(self) -> str:
+        """The last periods as a line of little bars."""
+        highest = max(self._periods, default=0) or 1
+        return "".join(BLOCKS[round(amount / highest * (len(BLOCKS) - 1))] for amount in self._periods)

@@ -1,0 +1,76 @@
+"""Who the server's processes run as: the user itself, or the ordinary user that root steps down to."""
+
+import os
+import pwd
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from holdfast.embedded.errors import EmbeddedError, HomeUnusable
+from holdfast.embedded.home import Home
+
+
+class Account(NamedTuple):
+    """The user that root's server runs as, because PostgreSQL refuses to run as root."""
+
+    uid: int
+    gid: int
+
+
+def choose_account(home: Home) -> Account | None:
+    """None for an ordinary user, who runs the server as itself."""
+    if os.geteuid() != 0:
+        return None
+    account = _owner(home.data) or _ordinary_user()
+    if run(["/bin/sh", "-c", 'cd "$0"', home.path], account).returncode:
+        raise HomeUnusable(
+            f"user {account.uid}, as whom root's server runs, cannot reach {home.path}",
+            hint="Set HOLDFAST_HOME to a directory that every user can pass through to.",
+        )
+    return account
+
+
+def _owner(data: Path) -> Account | None:
+    # A cluster begun as nobody stays so, also if a user postgres appears later.
+    return Account(data.stat().st_uid, data.stat().st_gid) if data.exists() else None
+
+
+def _ordinary_user() -> Account:
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            user = pwd.getpwnam(name)
+            return Account(user.pw_uid, user.pw_gid)
+    raise EmbeddedError(
+        "PostgreSQL refuses to run as root, and there is neither a user postgres nor nobody to run it",
+        hint="Add one of them, or start as an ordinary user.",
+    )
+
+
+def run(
+    command: Sequence[str | Path],
+    account: Account | None = None,
+    *,
+    output: int | IO[bytes] = subprocess.PIPE,
+    **options: Any,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command as the account, in a directory it can be in, and with little of our environment.
+
+    That may hold secrets that are none of the account's business, and PG* variables that mislead.
+    """
+    if account:
+        options |= {"user": account.uid, "group": account.gid, "extra_groups": []}
+    keep = ("PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    return subprocess.run(  # noqa: S603 - the commands are ours, given as lists
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        cwd="/",
+        umask=0o077,
+        env={"LC_ALL": "C"} | {name: os.environ[name] for name in keep if name in os.environ},
+        **options,
+    )

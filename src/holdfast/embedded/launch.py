@@ -1,0 +1,144 @@
+"""Launching a server in a home where none runs."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.embedded.account import Account, choose_account, run
+from holdfast.embedded.binaries import find_binaries, readable, version
+from holdfast.embedded.errors import EmbeddedError, HomeUnusable, ServerNotStarted, WrongVersion
+from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, share
+
+_SOCKET_PATH_LIMIT = 103 if sys.platform == "darwin" else 107  # bytes in sun_path, less its NUL
+_DEFAULTS = {"max_connections": "200", "log_checkpoints": "off"}
+
+
+def launch(home: Home, bin_directory: Path | None, settings: Mapping[str, str]) -> None:
+    """Send a server on its way; it may not be up yet when this returns."""
+    account = choose_account(home)
+    binaries = readable(find_binaries(bin_directory), home, account)
+    if not home.data.exists():
+        _create_cluster(home, binaries, account, durable=settings.get("fsync") != "off")
+    _require_version(home, binaries)
+    _make_socket_directory(home, account)
+    _remove_leftovers(home)
+    _spawn(home, binaries, account, settings)
+
+
+def _create_cluster(home: Home, binaries: Path, account: Account | None, *, durable: bool) -> None:
+    # Aside, and under a new name: an initdb whose starter was killed may still be writing to the old one.
+    for abandoned in home.path.glob("data.new-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    side = Path(tempfile.mkdtemp(prefix="data.new-", dir=home.path))
+    if account:
+        os.chown(side, *account)
+    options = ["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-instructions"]
+    if not durable:
+        options.append("--no-sync")
+    made = run([binaries / "initdb", "-D", side, "-U", SUPERUSER, *options], account)
+    if made.returncode:
+        shutil.rmtree(side, ignore_errors=True)
+        raise EmbeddedError(f"initdb failed in {home.path}:\n{made.stdout[-2000:]}")
+    side.rename(home.data)
+    directory = os.open(home.path, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+
+
+def _require_version(home: Home, binaries: Path) -> None:
+    theirs, ours = text(home.data / "PG_VERSION").strip(), version(binaries)
+    if not theirs:
+        hint = "Move it away, or set HOLDFAST_HOME to another place."
+        raise HomeUnusable(f"{home.data} is not a PostgreSQL data directory", hint=hint)
+    if theirs != ours.partition(".")[0]:
+        raise WrongVersion(
+            f"{home.data} was made by PostgreSQL {theirs}, but {binaries} holds PostgreSQL {ours}",
+            hint=f"Set HOLDFAST_PG_BIN to the bin directory of a PostgreSQL {theirs}; or take the data along "
+            f"with pg_upgrade; or begin anew: move {home.data} away, or set HOLDFAST_HOME to another place.",
+            data_version=theirs,
+            binaries_version=ours,
+        )
+
+
+def _make_socket_directory(home: Home, account: Account | None) -> None:
+    if home.socket.is_symlink():
+        home.socket.unlink()  # an earlier server's; what it names may be anybody's by now
+    if _fits(home.socket):
+        home.socket.mkdir(mode=0o700, exist_ok=True)
+    else:
+        home.socket.symlink_to(_short_directory())
+    if account:
+        os.chown(home.socket, *account)
+
+
+def _short_directory() -> Path:
+    for base in (tempfile.gettempdir(), "/tmp"):  # noqa: S108 - mkdtemp makes a private directory in it
+        if _fits(Path(base, "holdfast-12345678")):
+            return Path(tempfile.mkdtemp(prefix="holdfast-", dir=base))
+    raise HomeUnusable(
+        f"no place has a path short enough for a unix socket ({_SOCKET_PATH_LIMIT} bytes)",
+        hint="Set HOLDFAST_HOME or TMPDIR to a directory with a shorter path.",
+    )
+
+
+def _fits(directory: Path) -> bool:
+    # libpq and the server would both read a comma as the start of another directory.
+    return len(os.fsencode(directory / SOCKET)) <= _SOCKET_PATH_LIMIT and "," not in str(directory)
+
+
+def _remove_leftovers(home: Home) -> None:
+    """Remove a killed server's pid files: PostgreSQL would believe them, whoever has that pid now."""
+    if servers := _servers_in(home.data):
+        raise ServerNotStarted(
+            f"PostgreSQL runs in {home.data} (pid {', '.join(servers)}), but Holdfast did not start it",
+            hint="Stop it first.",
+        )
+    for leftover in (home.data / "postmaster.pid", *home.socket.resolve().glob(f"{SOCKET}*")):
+        leftover.unlink(missing_ok=True)
+
+
+def _servers_in(data: Path) -> list[str]:
+    """The pids of servers that work in this directory, whoever started them.
+
+    Where there is no /proc (macOS), PostgreSQL's own look at the shared memory has to do.
+    """
+    processes = Path("/proc").glob("[0-9]*")
+    return [each.name for each in processes if text(each / "comm") == "postgres\n" and _works_in(data, each)]
+
+
+def _works_in(data: Path, process: Path) -> bool:
+    try:
+        return (process / "cwd").readlink() == data
+    except PermissionError:  # root in a container may not look there; the command line is open to all
+        return str(data) in text(process / "cmdline").split("\0")
+    except OSError:
+        return False
+
+
+def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mapping[str, str]) -> None:
+    ours = {"listen_addresses": "", "port": PORT, "unix_socket_directories": home.socket.resolve()}
+    options = [f"--{name}={value}" for name, value in {**_DEFAULTS, **settings, **ours}.items()]
+    # Sent off by a shell, so that it is nobody's child and surprises no one who waits for children; in a
+    # session of its own, where Ctrl-C does not reach it while a worker drains.
+    server = ["/bin/sh", "-c", '"$@" &', "sh", str(binaries / "postgres"), "-D", str(home.data), *options]
+    with suppress(FileNotFoundError):
+        home.log.replace(home.log.with_name("server.log.1"))
+    home.log.touch(mode=0o600)  # it may quote statements, and with them payloads
+    server_lock = share(home.server_lock)
+    try:
+        with home.log.open("wb") as log:
+            run(server, account, output=log, pass_fds=[server_lock], start_new_session=True)
+    finally:
+        os.close(server_lock)
+
+
+def text(path: Path) -> str:
+    """What a file says; nothing if it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,158 @@
+"""Coming and going: the first one in starts the server, the last one out stops it."""
+
+import atexit
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psycopg
+from psycopg import pq, sql
+
+from holdfast.embedded.errors import ServerNotStarted
+from holdfast.embedded.home import SOCKET, Home, alone, is_held, open_home, share
+from holdfast.embedded.launch import launch, text
+
+_PATIENCE = 30.0  # seconds for a server to come up (perhaps from a crash) or to go away
+
+
+class Server:
+    """Your share in a running server, which lives until the last share is given back.
+
+    Use it as a context manager, or call `stop`, or leave that to the end of the process.
+    """
+
+    def __init__(self, home: Home, database: str, membership: int) -> None:
+        self.dsn: str = home.dsn(database)
+        self.data_directory: Path = home.data
+        self._home = home
+        self._membership: int | None = membership
+        atexit.register(self.stop)
+
+    def stop(self) -> None:
+        """Leave. The last one out stops the server; a second call does nothing."""
+        membership, self._membership = self._membership, None
+        if membership is not None:
+            atexit.unregister(self.stop)
+            with alone(self._home.start_lock):
+                _leave(self._home, membership)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def start(
+    home: Path | None = None,
+    *,
+    bin_directory: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    database: str = "holdfast",
+) -> Server:
+    """A PostgreSQL of your own in a tenth of a second; the very first time in about one.
+
+    Everyone who names the same home shares one server, with the `settings` of whoever came first. The home
+    is HOLDFAST_HOME unless given, else `holdfast` in the user's data directory (root: /var/lib/holdfast).
+
+    Raises `BinariesNotFound`, `HomeUnusable`, `WrongVersion` or `ServerNotStarted`, all `EmbeddedError`.
+    """
+    place = open_home(home)
+    with alone(place.start_lock):
+        membership = share(place.users_lock)
+        try:
+            while not _has_database(place, database):
+                if not _answers(place):
+                    launch(place, bin_directory, settings or {})
+                    _require_answer(place)
+        except BaseException:
+            _leave(place, membership)
+            raise
+    return Server(place, database, membership)
+
+
+def _has_database(home: Home, name: str) -> bool:
+    """Whether the server can be used, with the database in it; not if it went away under our hands."""
+    if not _ping(home):
+        return False
+    try:
+        with psycopg.connect(home.dsn("postgres"), autocommit=True) as connection:
+            if not connection.execute("select from pg_database where datname = %s", [name]).rowcount:
+                connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    except psycopg.OperationalError:
+        if _ping(home):
+            raise
+        return False
+    return True
+
+
+def _answers(home: Home) -> bool:
+    """Whether a server is there to talk to; one that is just starting or stopping gets time to decide."""
+    deadline = time.monotonic() + _PATIENCE
+    while not _ping(home):
+        if not is_held(home.server_lock):
+            return False
+        if time.monotonic() > deadline:
+            raise _not_started(home, f"the server in {home.data} did not answer for {_PATIENCE:.0f} s")
+        time.sleep(0.005)
+    return True
+
+
+def _ping(home: Home) -> bool:
+    try:  # a short socket directory is in /tmp, where anyone could have taken its name after a reboot
+        ours = home.socket.stat().st_uid == home.data.stat().st_uid
+    except OSError:
+        return False
+    address = f"{home.dsn('postgres')} connect_timeout=2".encode()
+    return ours and pq.PGconn.ping(address) == pq.Ping.OK
+
+
+def _require_answer(home: Home) -> None:
+    if not _answers(home):
+        raise _not_started(home, f"PostgreSQL did not start in {home.data}")
+
+
+def _not_started(home: Home, what: str) -> ServerNotStarted:
+    tail = "\n".join(text(home.log).splitlines()[-20:])
+    return ServerNotStarted(f"{what}. The end of {home.log}:\n{tail}")
+
+
+def _leave(home: Home, membership: int) -> None:
+    os.close(membership)
+    if is_held(home.users_lock):
+        return
+    for request in (signal.SIGINT, signal.SIGQUIT):  # fast; if that hangs, at once: the next start recovers
+        if pid := _listener(home):
+            with suppress(ProcessLookupError):
+                os.kill(pid, request)
+            deadline = time.monotonic() + _PATIENCE
+            while is_held(home.server_lock) and time.monotonic() < deadline:
+                time.sleep(0.005)
+    if home.socket.is_symlink():
+        with suppress(OSError):
+            home.socket.resolve().rmdir()
+            home.socket.unlink()
+
+
+def _listener(home: Home) -> int:
+    """The pid of the server that listens on our socket, in the kernel's words; 0 if there is none.
+
+    It is also 0 for a server in another container, which we can talk to but neither see nor stop.
+    """
+    # On macOS: SOL_LOCAL and LOCAL_PEERPID. Elsewhere the answer is a struct that begins with the pid.
+    level, option = (0, 2) if sys.platform == "darwin" else (socket.SOL_SOCKET, socket.SO_PEERCRED)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(_PATIENCE)
+        try:
+            client.connect(str(home.socket.resolve() / SOCKET))
+        except OSError:
+            return 0
+        pid: int = struct.unpack_from("i", client.getsockopt(level, option, 12))[0]
+        return pid

@@ -1,0 +1,160 @@
+"""What can be said about a task, and about a single call of it.
+
+First found wins: the call, the task, the queue's settings in the database. Options come in as keywords and
+are checked here: an unknown one is refused with the nearest known one, a value outside its limits by name.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Self, TypedDict
+from uuid import UUID
+
+from holdfast import limits
+from holdfast.encoding import Unstorable, to_json
+from holdfast.errors import BadPayload, UnknownOption
+from holdfast.job import NewJob, Priority
+from holdfast.retry import RetryPolicy
+
+
+class TaskKeywords(TypedDict, total=False):
+    """The keywords of `@hf.task(…)`, for type checkers."""
+
+    queue: str
+    priority: int
+    max_attempts: int | None
+    timeout: timedelta | float | None
+    retry: RetryPolicy | None
+    delay: timedelta | float | None
+
+
+class CallKeywords(TypedDict, total=False):
+    """The keywords of `task.options(…)`, for type checkers."""
+
+    queue: str | None
+    priority: int | None
+    run_at: datetime | None
+    delay: timedelta | float | None
+    max_attempts: int | None
+    id: UUID | str | None
+    headers: Mapping[str, Any] | None
+    conn: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """What holds for every job of a task, unless its call says otherwise."""
+
+    queue: str = "default"
+    priority: int = int(Priority.SYSTEM)
+    max_attempts: int | None = None
+    timeout: timedelta | None = None
+    retry: RetryPolicy | None = None
+    delay: timedelta | None = None
+
+    @classmethod
+    def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
+        """The options that these keywords say; `owner` is named in errors."""
+        return cls(**_checked(owner, keywords, _TASK_RULES, also=("name",)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """What holds for one call. `None` leaves it to the task. `headers` is JSON text."""
+
+    queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: timedelta | None = None
+    max_attempts: int | None = None
+    id: UUID | None = None
+    headers: str | None = None
+    conn: Any = None
+
+    @classmethod
+    def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
+        """The options that these keywords say; `owner` is named in errors."""
+        options = cls(**_checked(owner, keywords, _CALL_RULES))
+        if options.run_at is not None and options.delay is not None:
+            raise limits.refused("delay", options.delay, "give either run_at or delay, not both")
+        return options
+
+    def over(self, earlier: "CallOptions") -> "CallOptions":
+        """These options, and the earlier ones where these are silent."""
+        timed = self if self.run_at is not None or self.delay is not None else earlier
+        return CallOptions(
+            queue=_first(self.queue, earlier.queue),
+            priority=_first(self.priority, earlier.priority),
+            run_at=timed.run_at,
+            delay=timed.delay,
+            max_attempts=_first(self.max_attempts, earlier.max_attempts),
+            id=_first(self.id, earlier.id),
+            headers=_first(self.headers, earlier.headers),
+            conn=_first(self.conn, earlier.conn),
+        )
+
+    def job(self, task: str, payload: str, settings: TaskOptions) -> NewJob:
+        """A job with these options, and the task's settings where they are silent."""
+        return NewJob(
+            task=task,
+            payload=payload,
+            queue=settings.queue if self.queue is None else self.queue,
+            priority=settings.priority if self.priority is None else self.priority,
+            run_at=self.run_at,
+            delay=settings.delay if self.delay is None and self.run_at is None else self.delay,
+            max_attempts=_first(self.max_attempts, settings.max_attempts),
+            id=self.id,
+            headers=self.headers,
+        )
+
+
+def _policy(value: object) -> RetryPolicy:
+    if isinstance(value, RetryPolicy):
+        return value
+    raise limits.refused("retry", value, "must be a RetryPolicy")
+
+
+def _headers(value: object) -> str:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise limits.refused("headers", value, "must be a mapping with text as keys")
+    try:
+        return to_json(dict(value)).decode()
+    except Unstorable as trouble:
+        path = "headers" + trouble.path
+        raise BadPayload(f"{path}: {trouble.reason}", path=path) from trouble
+
+
+_Rule = Callable[[object], Any]
+
+_SHARED_RULES: dict[str, _Rule] = {
+    "queue": partial(limits.name, "queue"),
+    "priority": limits.priority,
+    "max_attempts": limits.max_attempts,
+    "delay": partial(limits.duration, "delay"),
+}
+_TASK_RULES: dict[str, _Rule] = {
+    **_SHARED_RULES,
+    "timeout": partial(limits.duration, "timeout", above_zero=True),
+    "retry": _policy,
+}
+_CALL_RULES: dict[str, _Rule] = {
+    **_SHARED_RULES,
+    "run_at": partial(limits.moment, "run_at"),
+    "id": partial(limits.identity, "id"),
+    "headers": _headers,
+    "conn": lambda conn: conn,
+}
+
+
+def _checked(
+    owner: str, keywords: Mapping[str, Any], rules: Mapping[str, _Rule], *, also: Iterable[str] = ()
+) -> dict[str, Any]:
+    for option in keywords:
+        if option not in rules:
+            raise UnknownOption.among(option, [*rules, *also], owner=owner)
+    return {option: rules[option](value) for option, value in keywords.items() if value is not None}
+
+
+def _first(preferred: Any, otherwise: Any) -> Any:
+    return otherwise if preferred is None else preferred

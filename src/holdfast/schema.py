@@ -1,0 +1,286 @@
+"""Installs and upgrades the schema, checks that it fits this release, prints it for a DBA.
+
+Each migration runs in a transaction of its own; all functions that changed run in one, so that a worker
+at work never meets half a set. Each of these transactions first takes one advisory lock and then reads
+again what is installed. So any number of installers may run at once, and one that dies leaves nothing
+that the next run would not complete. The lock ends with its transaction because a session's lock would
+be stranded behind PgBouncer.
+
+Migrations come first, then functions: a migration must suit the functions of the release before it,
+which workers go on calling in between.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Literal
+
+import psycopg
+from psycopg import AsyncConnection, Connection, errors as pg, sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import args_row, scalar_row
+
+from holdfast.errors import NotReady, SchemaMissing, SchemaOutdated
+from holdfast.plan import SQL, File, MigrationEdited, Plan, Record, load, newest, statements
+
+__all__ = [
+    "MigrationEdited",
+    "MigrationFailed",
+    "Plan",
+    "Record",
+    "apply",
+    "averify",
+    "installed",
+    "load",
+    "pending",
+    "print_sql",
+    "verify",
+]
+
+LOCK_TIMEOUT = timedelta(seconds=1)
+PATIENCE = timedelta(minutes=1)
+_POLL = timedelta(milliseconds=50)
+_LOCK = int.from_bytes(b"holdfast")
+
+
+class MigrationFailed(NotReady):
+    """A file of the schema could not be applied."""
+
+    file: str | None = None
+    line: int | None = None
+
+
+def installed(conn: Connection[Any]) -> list[Record]:
+    """What the database remembers; nothing if Holdfast was never there."""
+    if not _scalar(conn, "select to_regclass('holdfast.migration') is not null"):
+        return []
+    return conn.cursor(row_factory=args_row(Record)).execute(_RECORDS).fetchall()
+
+
+def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
+    """The names of the files that `apply` would run."""
+    return [file.name for file in (plan or load()).todo(installed(conn))]
+
+
+def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
+    """Return if this release can work with the database: one query, for the start of a worker.
+
+    Raises SchemaMissing, SchemaOutdated or SchemaTooNew.
+    """
+    try:
+        records = conn.cursor(row_factory=args_row(Record)).execute(_RECORDS).fetchall()
+    except (pg.UndefinedTable, pg.InvalidSchemaName):
+        raise SchemaMissing from None
+    _judge(plan or load(), records)
+
+
+async def averify(conn: AsyncConnection[Any], plan: Plan | None = None) -> None:
+    """`verify`, for an async connection."""
+    try:
+        cursor = await conn.cursor(row_factory=args_row(Record)).execute(_RECORDS)
+        records = await cursor.fetchall()
+    except (pg.UndefinedTable, pg.InvalidSchemaName):
+        raise SchemaMissing from None
+    _judge(plan or load(), records)
+
+
+def apply(
+    conn: Connection[Any],
+    plan: Plan | None = None,
+    *,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
+    patience: timedelta = PATIENCE,
+) -> list[str]:
+    """Bring the database up to this release; return the names of the files that ran.
+
+    A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
+    it then steps aside for as long and tries again, until its file has had `patience`. Raises
+    MigrationFailed, which names the file, the line and who is in the way, or SchemaTooNew.
+    """
+    if not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE:
+        raise ValueError("schema.apply() needs a connection of its own, idle and in autocommit mode")
+    conn.prepare_threshold = None  # behind PgBouncer, the next transaction may meet another session
+    plan = plan or load()
+    applied: list[str] = []
+    for step in _steps(plan.todo(installed(conn))):
+        applied += _patiently(conn, plan, step, lock_timeout, patience)
+    return applied
+
+
+def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = ()) -> str:
+    """What `apply` would do, as a script for psql; without what is `installed` already."""
+    plan = plan or load()
+    head = f"-- Holdfast {plan.version}, for psql --set ON_ERROR_STOP=1\n"
+    steps = _steps(plan.todo(installed))
+    if not steps:
+        return f"{head}-- Nothing is missing.\n"
+    return "\n".join([f"{head}set client_encoding = 'UTF8';\n", *(_script(plan, step) for step in steps)])
+
+
+def _judge(plan: Plan, records: Sequence[Record]) -> None:
+    if missing := plan.missing(records):
+        raise SchemaOutdated(
+            f"The database lacks {missing[0].name}.sql of release {plan.version}",
+            found=newest(records),
+            needed=plan.number,
+        )
+
+
+def _steps(files: Sequence[File]) -> list[list[File]]:
+    """The files, grouped into transactions."""
+    functions = [file for file in files if file.kind == "function"]
+    return [*([file] for file in files if file.kind == "migration"), *([functions] if functions else [])]
+
+
+def _patiently(
+    conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
+) -> list[str]:
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            with _naming(step[0]), conn.transaction():
+                return _perform(conn, plan, step, lock_timeout, patience)
+        except MigrationFailed as failed:
+            if not isinstance(failed.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
+                raise
+            if time.monotonic() >= deadline:
+                raise _in_the_way(conn, failed, patience) from failed.__cause__
+            pause = lock_timeout if failed.line else _POLL
+        time.sleep(pause.total_seconds())
+
+
+def _perform(
+    conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
+) -> list[str]:
+    _execute(conn, _settings("local", lock_timeout))
+    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
+    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
+    if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", _LOCK):
+        raise MigrationFailed("Another installer is at work", file=step[0].name) from pg.LockNotAvailable()
+    missing = plan.todo(installed(conn))
+    todo = [file for file in step if file in missing]
+    for file in todo:
+        if file.transactional:
+            _run(conn, file)
+        else:
+            _run_aside(conn, file, patience)
+    if todo:
+        _execute(conn, _closing(plan, todo))
+    return [file.name for file in todo]
+
+
+def _run(conn: Connection[Any], file: File) -> None:
+    for line, statement in statements(file.text):
+        with _naming(file, line, statement):
+            _execute(conn, statement)
+
+
+def _run_aside(conn: Connection[Any], file: File, patience: timedelta) -> None:
+    """Run outside any transaction, while `conn` holds the lock in its own.
+
+    It stands idle in read committed, so it has no snapshot that an index build would wait for.
+    """
+    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as aside:
+        _execute(aside, _settings("session", patience))
+        _run(aside, file)
+
+
+@contextmanager
+def _naming(file: File, line: int | None = None, statement: str = "") -> Iterator[None]:
+    """Whatever the server says, say where."""
+    try:
+        yield
+    except psycopg.Error as error:
+        where = f"{file.name}.sql, line {line} ({statement.splitlines()[0]})" if line else f"{file.name}.sql"
+        raise MigrationFailed(
+            f"{where}: {error.diag.message_primary or error}",
+            hint=error.diag.message_hint,
+            file=file.name,
+            line=line,
+        ) from error
+
+
+def _in_the_way(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
+    others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), _LOCK)
+    return MigrationFailed(
+        f"{failed.message}; gave up after {patience}. In the way: {others or 'nobody any more'}",
+        hint="Run it again when they have ended; whole files that were applied stay applied.",
+        file=failed.file,
+        line=failed.line,
+    )
+
+
+def _script(plan: Plan, step: Sequence[File]) -> str:
+    files = "\n".join(f"-- {file.name}.sql\n{file.text}" for file in step)
+    if all(file.transactional for file in step):
+        opening = f"begin;\n{_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({_LOCK});"
+        ending = "commit;"
+    else:
+        stop = "\\set ON_ERROR_STOP on"
+        opening = f"{stop}\n{_settings('session', PATIENCE)}\nselect pg_advisory_lock({_LOCK});"
+        ending = f"select pg_advisory_unlock({_LOCK});\n" + "\n".join(f"reset {name};" for name in _SETTINGS)
+    return f"{opening}\n\n{files}\n{_closing(plan, step)}{ending}\n"
+
+
+_SETTINGS = {
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "warning",
+    "search_path": "pg_catalog, pg_temp",
+    "standard_conforming_strings": "on",
+    "check_function_bodies": "off",  # so that functions may name each other in any order
+}
+
+
+def _settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
+    """A file meets the same settings whatever the role or the database prefers."""
+    chosen = _SETTINGS | {"lock_timeout": str(max(1, lock_timeout // timedelta(milliseconds=1)))}
+    isolation = ["set transaction isolation level read committed, read write;"] if scope == "local" else []
+    return "\n".join([*isolation, *(f"set {scope} {name} = {value};" for name, value in chosen.items())])
+
+
+def _closing(plan: Plan, step: Sequence[File]) -> str:
+    """Remember the files, forget functions that are no more, and let nobody in who was not let in.
+
+    A forgotten function stays in the database: an older worker may still call it.
+    """
+    row = sql.SQL("({}, {}, {}, {})")
+    rows = [row.format(file.name, file.kind, file.checksum, plan.version) for file in step]
+    functions = [file.name for file in plan.files if file.kind == "function"]
+    forget = [_FORGET.format(functions)] if step[0].kind == "function" else []
+    return sql.Composed([_REMEMBER.format(sql.SQL(",\n  ").join(rows)), *forget, _REVOKE]).as_string()
+
+
+_REMEMBER = sql.SQL("""\
+insert into holdfast.migration (name, kind, checksum, version) values
+  {}
+on conflict (name) do update
+set checksum = excluded.checksum, version = excluded.version, applied_at = excluded.applied_at;
+""")
+
+_FORGET = sql.SQL("""\
+delete from holdfast.migration
+where kind = 'function'
+  and name <> all ({});
+""")
+
+# Default privileges cannot do this: those of one schema only add to EXECUTE for PUBLIC, and those of the
+# role would reach into functions that are not ours.
+_REVOKE = sql.SQL("""\
+revoke all on all routines in schema holdfast from public;
+""")
+
+_RECORDS = """
+select name, kind, checksum, version
+from holdfast.migration
+"""
+
+
+def _execute(conn: Connection[Any], text: str) -> None:
+    conn.execute(sql.SQL(text))
+
+
+def _scalar(conn: Connection[Any], query: str, *arguments: Any) -> Any:
+    return conn.cursor(row_factory=scalar_row).execute(query, arguments or None).fetchone()

@@ -1,0 +1,147 @@
+"""Arguments that must never be shown: passwords, tokens, card numbers.
+
+    @hf.task()
+    async def charge(card: Secret[str]) -> None:
+        await bank.charge(card.reveal())
+
+    charge.enqueue(card="4111 1111 1111 1111")
+
+The payload keeps the value as `{"$secret": …}`, so that everything that shows a payload (CLI, pages,
+logs) can recognise and `mask` it without knowing the task. Exception texts are `scrub`bed of the values.
+It is hidden from view, not encrypted: whoever may read the table can read the value.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, Generic, NoReturn, TypeVar
+from urllib.parse import quote, quote_plus
+from uuid import UUID
+
+import msgspec
+
+T_co = TypeVar("T_co", covariant=True)
+
+MASK = "*****"
+MARK = "$secret"
+
+# A secret shorter than this is only replaced where it stands alone: a three-digit code inside every
+# longer number would shred the text without hiding anything.
+_LONG_ENOUGH = 4
+
+
+# A struct, so that msgspec reads and writes it in C, as any other argument.
+class Secret(msgspec.Struct, Generic[T_co], frozen=True, eq=True):
+    """A value that is only seen by asking for it: `reveal()`.
+
+    Printed, formatted, logged or shown in a traceback's locals it is `*****`. Two secrets are equal if
+    their values are; they have no hash, since the hash of a short value gives it away. A pickle holds the
+    plain value, as the payload does: a handler in a process of its own needs it.
+    """
+
+    _value: T_co = msgspec.field(name=MARK)
+
+    def reveal(self) -> T_co:
+        """The plain value. From here on, hiding it is up to you."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return []
+
+    def __hash__(self) -> NoReturn:
+        raise TypeError("a Secret has no hash; compare it with ==")
+
+
+def mask(payload: Any) -> Any:
+    """The same payload with `*****` in place of every secret: what may be shown."""
+    match payload:
+        case Secret():
+            return MASK
+        case dict():
+            return MASK if MARK in payload else {key: mask(value) for key, value in payload.items()}
+        case list() | tuple():
+            return [mask(value) for value in payload]
+        case _:
+            return payload
+
+
+def secrets_in(payload: Any) -> list[str]:
+    """The texts that must not be shown, from a payload or from a handler's decoded arguments.
+
+    Whatever is inside a secret counts, down to its leaves: strings, numbers, dates, UUIDs, bytes. Yes,
+    no and nothing (`true`, `false`, `null`) give nothing away and are left out, as are empty strings.
+    """
+    plain = msgspec.to_builtins(payload, builtin_types=_LEAVES, enc_hook=_nothing)
+    return [text for text in dict.fromkeys(_texts(plain, inside=False)) if text]
+
+
+def scrub(text: str, secrets: Iterable[str]) -> str:
+    """The text with `*****` in place of each secret, as it is or escaped (Python, JSON, URL).
+
+    Scrub before cutting a text to length: half a secret would no longer be found. Secrets of fewer than
+    four characters are only replaced where they stand alone, not inside a longer word or number.
+    """
+    forms = {form for secret in secrets if secret for form in _forms(secret)}
+    if not forms:
+        return text
+    longest_first = sorted(forms, key=len, reverse=True)
+    return re.sub("|".join(map(_pattern, longest_first)), MASK, text)
+
+
+def mask_dsn(dsn: str) -> str:
+    """The connection string without its passwords, in both of libpq's notations."""
+    if re.match(r"\w+://", dsn):
+        # Up to the last "@": a password that should have been escaped is rather cut too far than shown.
+        dsn = re.sub(r"(?<=://)([^:@/]*):.*@", rf"\1:{MASK}@", dsn, flags=re.DOTALL)
+        return re.sub(r"((?:ssl)?password=)[^&]*", rf"\1{MASK}", dsn)
+    value = r"'(?:\\.|[^'\\])*(?:'|$)|(?:\\.|[^\s\\])+"
+    return re.sub(rf"((?:ssl)?password\s*=\s*)(?:{value})", rf"\1{MASK}", dsn, flags=re.DOTALL)
+
+
+_LEAVES = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
+
+
+def _nothing(_value: object) -> None:
+    # An object that JSON does not know (a context, a connection) cannot have come out of the payload.
+    return None
+
+
+def _texts(value: Any, *, inside: bool) -> Iterator[str]:
+    match value:
+        case dict():
+            hidden = inside or MARK in value
+            for item in value.values():
+                yield from _texts(item, inside=hidden)
+        case list() | tuple() | set() | frozenset():
+            for item in value:
+                yield from _texts(item, inside=inside)
+        case None | bool():
+            return
+        case bytes() | bytearray() if inside:
+            yield repr(bytes(value))[2:-1]
+            yield bytes(value).decode("utf-8", "replace")
+            yield msgspec.json.encode(value).decode()[1:-1]
+        case _ if inside:
+            yield str(value)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    yield repr(secret)[1:-1]
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret.encode("utf-8", "surrogatepass"))[2:-1]
+    yield quote(secret, safe="", errors="replace")
+    yield quote_plus(secret, errors="replace")
+
+
+def _pattern(form: str) -> str:
+    return re.escape(form) if len(form) >= _LONG_ENOUGH else rf"(?<!\w){re.escape(form)}(?!\w)"

@@ -1,0 +1,232 @@
+-- Hand up to `amount` pending jobs to one worker, most urgent first.
+--
+-- Rows that another worker is claiming are stepped over, so claims never wait
+-- for each other. The lease is what the worker must show to report on them; the
+-- caller makes it, so that after a lost reply it can ask claimed(lease).
+--
+-- Each lane is read from its head, never from the beginning of the index: see
+-- advance.sql. Higher priority goes first; within a priority suspects, then
+-- returned jobs, then fresh ones in the order of their arrival. A claim has one
+-- suspect at most, which comes last. It is bounded in bytes of payload too, but
+-- never below one job. The plans are pinned, because a never-analyzed table or an
+-- eager JIT costs 4 to 40 times.
+create or replace function holdfast.claim(
+  worker uuid default null,
+  lease uuid default null,
+  queues text[] default null,
+  tasks text[] default null,
+  amount integer default 10
+)
+returns setof holdfast.claimed_job
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_bitmapscan = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  consumer uuid := coalesce(claim.worker, gen_random_uuid());
+  new_lease uuid := coalesce(claim.lease, gen_random_uuid());
+  remaining integer := claim.amount;
+  room bigint := 16 * 1024 * 1024;
+  lanes record;
+  picked record;
+  shares integer[];
+begin
+  perform holdfast.check_isolation('claim');
+  if claim.amount is null or claim.amount not between 1 and 10000 then
+    perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
+  end if;
+  perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
+
+  <<lanes>>
+  for lanes in
+    select
+      l.priority, l.kind, count(*)::integer as amount,
+      array_agg(l.id order by l.id) as ids, array_agg(l.head order by l.id) as heads
+    from holdfast.lane l
+    cross join lateral (
+      select
+      from holdfast.job j
+      where j.lane_id = l.id
+        and j.state = 'pending'
+        and j.seq >= l.head
+      order by j.seq
+      limit 1
+    ) first
+    where (claim.queues is null or l.queue = any(claim.queues))
+      and (claim.tasks is null or l.task = any(claim.tasks))
+      and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
+    group by l.priority, l.kind
+    order by l.priority desc, l.kind desc
+  loop
+    -- How many to take from each lane.
+    if lanes.kind = 2 then
+      continue when holdfast.has_fresh_suspect(consumer, now_at);
+      shares := array_fill(1, array[lanes.amount]);
+    elsif lanes.amount = 1 then
+      shares := array[remaining];
+    else
+      -- As many as it has among the next `remaining` jobs, by seq.
+      select array_agg(coalesce(cut.share, 0)::integer order by l.n) into shares
+      from unnest(lanes.ids) with ordinality l (id, n)
+      left join (
+        select ahead.lane_id, count(*) as share
+        from (
+          select l.id as lane_id, j.seq
+          from unnest(lanes.ids, lanes.heads) l (id, head)
+          cross join lateral (
+            select j.seq
+            from holdfast.job j
+            where j.lane_id = l.id
+              and j.state = 'pending'
+              and j.seq >= l.head
+            order by j.seq
+            limit remaining
+          ) j
+          order by j.seq
+          limit remaining
+        ) ahead
+        group by ahead.lane_id
+      ) cut on cut.lane_id = l.id;
+    end if;
+
+    for look in 1..2 loop
+      -- Lock them, and note where they lie: the rows stay there until we write.
+      with locked as materialized (
+        select j.place, j.seq, j.bytes
+        from unnest(lanes.ids, lanes.heads, shares) l (id, head, share)
+        cross join lateral (
+          select j.ctid as place, j.seq, pg_column_size(j.payload) as bytes
+          from holdfast.job j
+          where j.lane_id = l.id
+            and j.state = 'pending'
+            and j.seq >= l.head
+            and j.attempt < j.max_attempts
+          order by j.seq
+          limit l.share
+          for update skip locked
+        ) j
+      ),
+      counted as (
+        select
+          k.place,
+          row_number() over by_seq as n,
+          sum(k.bytes) over by_seq as bytes
+        from locked k
+        window by_seq as (order by k.seq rows unbounded preceding)
+      )
+      select
+        array_agg(c.place) as places,
+        count(*) as amount,
+        max(c.bytes) as bytes,
+        (select count(*) from locked) as found
+      into picked
+      from counted c
+      where c.n <= case lanes.kind when 2 then 1 else remaining end
+        and (c.bytes <= room or (c.n = 1 and remaining = claim.amount));
+
+      if picked.amount > 0 then
+        return query
+          with taken as (
+            update holdfast.job j
+            set
+              state = 'claimed',
+              worker_id = consumer,
+              lease = new_lease,
+              attempt = j.attempt + 1,
+              claimed_at = now_at,
+              changed_at = now_at
+            where j.ctid = any(picked.places)
+            returning j.*
+          )
+          select
+            t.id, t.task, t.payload, t.attempt, t.lease, t.max_attempts, l.queue, l.priority::integer,
+            lanes.kind = 2, t.worker_id, t.created_at, t.headers
+          from taken t
+          join holdfast.lane l on l.id = t.lane_id
+          order by t.seq;
+      end if;
+      remaining := remaining - picked.amount;
+      room := room - coalesce(picked.bytes, 0);
+
+      if lanes.kind = 2 and picked.amount > 0 then
+        -- One suspect at a time, and nothing after it. Its start is on record
+        -- before its handler can run, so that only the culprit pays if the
+        -- worker dies again.
+        perform holdfast.start_suspect(consumer, new_lease, lanes.ids, now_at);
+        exit lanes;
+      end if;
+      exit lanes when remaining = 0;
+      exit lanes when picked.found > picked.amount; -- enough bytes
+      -- There were enough, but others have locked them or their attempts are
+      -- used up: look further once, before anything less urgent is taken.
+      exit when lanes.amount = 1 or (select sum(s) from unnest(shares) s) < remaining + picked.amount;
+      shares := array_fill(remaining, array[lanes.amount]);
+    end loop;
+  end loop;
+end
+$$;
+comment on function holdfast.claim(uuid, uuid, text[], text[], integer) is
+  'Hand up to amount pending jobs to one worker, most urgent first, under one lease. A missing worker id or lease is made up.';
+
+create or replace function holdfast.start_suspect(worker uuid, lease uuid, lanes integer[], now_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.running (job_id, lease, started_at, changed_at)
+  select j.id, j.lease, now_at, now_at
+  from holdfast.job j
+  where j.worker_id = start_suspect.worker
+    and j.state = 'claimed'
+    and j.lease = start_suspect.lease
+    and j.lane_id = any(lanes)
+  on conflict (job_id) do update
+    set lease = excluded.lease, started_at = excluded.started_at, changed_at = excluded.changed_at,
+      deadline_at = null, progress = null, stage = null, message = null
+$$;
+comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is 'Record the start of the suspect that was claimed under this lease.';
+
+-- What a claim took, for a caller whose reply was lost on the way.
+create or replace function holdfast.claimed(worker uuid, lease uuid)
+returns setof holdfast.claimed_job
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, l.queue, l.priority::integer,
+    l.kind = 2, j.worker_id, j.created_at, j.headers
+  from holdfast.job j
+  join holdfast.lane l on l.id = j.lane_id
+  where j.worker_id = claimed.worker
+    and j.state = 'claimed'
+    and j.lease = claimed.lease
+  order by l.priority desc, l.kind desc, j.seq
+$$;
+comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
+
+-- Whether a worker has taken a suspect so lately that it may still be the
+-- death of it. One that has lived for 5 seconds lets the next one start, so
+-- that long innocent jobs do not run one by one for hours.
+create or replace function holdfast.has_fresh_suspect(worker uuid, now_at timestamptz)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select
+    from holdfast.job j
+    join holdfast.lane l on l.id = j.lane_id
+    where j.worker_id = has_fresh_suspect.worker
+      and j.state = 'claimed'
+      and l.kind = 2
+      and j.claimed_at > now_at - interval '5 seconds'
+  )
+$$;
+comment on function holdfast.has_fresh_suspect(uuid, timestamptz) is 'Whether this worker took a suspect in the last 5 seconds and still holds it.';

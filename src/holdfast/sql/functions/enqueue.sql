@@ -1,0 +1,193 @@
+-- Put one job on a queue, in the caller's own transaction.
+--
+-- With an id of the caller's, the same call twice within 7 days is one job; the
+-- same id with another task or payload is refused.
+create or replace function holdfast.enqueue(
+  task text,
+  payload jsonb default '{}',
+  queue text default 'default',
+  priority integer default 100,
+  run_at timestamptz default null,
+  delay interval default null,
+  max_attempts integer default null,
+  id uuid default null,
+  headers jsonb default null
+)
+returns uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  due_at timestamptz := holdfast.due_time(enqueue.run_at, enqueue.delay, now_at);
+  job_id uuid := coalesce(enqueue.id, holdfast.new_id());
+begin
+  perform holdfast.check_max_attempts(enqueue.max_attempts);
+  if enqueue.payload is null then
+    perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
+  end if;
+  if enqueue.id is not null then
+    perform holdfast.check_name('task', enqueue.task);
+    if not holdfast.use_id(enqueue.id, enqueue.task, enqueue.payload, now_at) then
+      return enqueue.id;
+    end if;
+  end if;
+  insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+  values (
+    job_id,
+    holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task),
+    enqueue.task,
+    enqueue.payload,
+    enqueue.headers,
+    coalesce(enqueue.max_attempts, holdfast.max_attempts(enqueue.task, enqueue.queue)),
+    due_at,
+    now_at
+  );
+  return job_id;
+end
+$$;
+comment on function holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb) is
+  'Put one job on a queue; it exists if and only if the calling transaction commits. Returns its id.';
+
+-- Put many jobs on their queues in one call: every array is as long as `tasks`,
+-- or null for the default; an element may be null too. All of them or none.
+create or replace function holdfast.enqueue_many(
+  tasks text[],
+  payloads jsonb[] default null,
+  queues text[] default null,
+  priorities integer[] default null,
+  run_ats timestamptz[] default null,
+  delays interval[] default null,
+  max_attempts integer[] default null,
+  ids uuid[] default null,
+  headers jsonb[] default null
+)
+returns setof uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  amount integer := cardinality(tasks);
+  new_ids uuid[];
+begin
+  if amount is null then
+    perform holdfast.refuse_value('tasks', null, 'must be an array of task names');
+  end if;
+  if amount = 0 then
+    return;
+  end if;
+  if not (
+    coalesce(cardinality(payloads), amount) = amount
+    and coalesce(cardinality(queues), amount) = amount
+    and coalesce(cardinality(priorities), amount) = amount
+    and coalesce(cardinality(run_ats), amount) = amount
+    and coalesce(cardinality(delays), amount) = amount
+    and coalesce(cardinality(enqueue_many.max_attempts), amount) = amount
+    and coalesce(cardinality(ids), amount) = amount
+    and coalesce(cardinality(enqueue_many.headers), amount) = amount
+  ) then
+    perform holdfast.refuse_value('tasks', amount::text, 'every array must be as long as tasks, or null');
+  end if;
+
+  perform holdfast.check_max_attempts(m)
+  from unnest(enqueue_many.max_attempts) m
+  where m not between 1 and 32767;
+
+  with given as materialized (
+    select
+      u.n,
+      u.task,
+      coalesce(u.payload, '{}') as payload,
+      coalesce(u.queue, 'default') as queue,
+      coalesce(u.priority, 100) as priority,
+      u.headers,
+      u.max_attempts,
+      u.id as given_id,
+      coalesce(u.id, holdfast.new_id()) as id,
+      case when u.run_at is not null or u.delay is not null then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
+    from unnest(
+      tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids, enqueue_many.headers
+    ) with ordinality u (task, payload, queue, priority, run_at, delay, max_attempts, id, headers, n)
+  ),
+  -- Once per distinct queue, priority and task, not once per job.
+  placed as materialized (
+    select
+      g.queue, g.priority, g.task,
+      holdfast.lane(g.queue, g.priority, g.task) as lane_id,
+      holdfast.max_attempts(g.task, g.queue) as max_attempts
+    from (select distinct queue, priority, task from given) g
+  ),
+  -- In the order of ids, so that two callers with the same ids do not deadlock;
+  -- materialized, or the planner would call use_id below the sort; and after
+  -- `placed`, all of it, which checks the names.
+  sorted as materialized (
+    select g.n, g.given_id, g.task, g.payload
+    from given g
+    where g.given_id is not null
+      and (select count(*) > 0 from placed)
+    order by g.given_id, g.n
+  ),
+  fresh as materialized (
+    select s.n
+    from sorted s
+    where holdfast.use_id(s.given_id, s.task, s.payload, now_at)
+  ),
+  inserted as (
+    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+    select
+      g.id, p.lane_id, g.task, g.payload, g.headers,
+      coalesce(g.max_attempts, p.max_attempts), g.due_at, now_at
+    from given g
+    join placed p on p.queue = g.queue and p.priority = g.priority and p.task = g.task
+    where g.given_id is null or g.n in (select f.n from fresh f)
+    order by g.n
+  )
+  select array_agg(g.id order by g.n) into new_ids from given g;
+
+  return query select unnest(new_ids);
+end
+$$;
+comment on function holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[]) is
+  'Put many jobs on their queues in one call, all or none. Returns their ids in the order given.';
+
+-- Note an id that a caller supplied. True if it is new; false if it was used
+-- for the very same task and payload; an error if for another.
+--
+-- A second transaction with the same id waits here until the first has ended.
+create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz)
+returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  -- Half a SHA-256, not MD5: a server in FIPS mode has none.
+  hash uuid := encode(substr(sha256(convert_to(use_id.payload::text, 'UTF8')), 1, 16), 'hex')::uuid;
+  used holdfast.used_id;
+begin
+  loop
+    insert into holdfast.used_id (id, task, payload_hash, used_at)
+    values (use_id.id, use_id.task, hash, use_id.now_at)
+    on conflict (id) do nothing;
+    if found then
+      return true;
+    end if;
+    select u.* into used from holdfast.used_id u where u.id = use_id.id;
+    exit when found; -- else the id was forgotten just now
+  end loop;
+  if used.task = use_id.task and used.payload_hash = hash then
+    return false;
+  end if;
+  raise exception using
+    errcode = 'HF007',
+    message = format('id %s is already used for another %s', use_id.id, case when used.task = use_id.task then 'payload' else 'task' end),
+    detail = jsonb_build_object(
+      'id', use_id.id,
+      'field', case when used.task = use_id.task then 'payload' else 'task' end),
+    hint = 'Use a new id for a new job; the same id is only for repeating the same call.';
+end
+$$;
+comment on function holdfast.use_id(uuid, text, jsonb, timestamptz) is 'Note an id that a caller supplied; false if the same job has it already.';

@@ -1,0 +1,358 @@
+-- Report what became of many jobs in one statement.
+--
+-- Outcomes: completed (with a result), cancelled, failed (retried by the
+-- policy, or after `delays`, or not at all where `retries` is false), snoozed
+-- (back after `delays`, no attempt used up), released (never started: back at
+-- once, the attempt refunded), interrupted (cut off: back at once, counted).
+-- Arrays are as long as `ids`, or null; outcomes default to completed.
+--
+-- A report counts only under the lease of the current claim. Returned are the
+-- refused ones, each with its SQLSTATE; a report that is only repeated, because
+-- the reply to the first was lost, counts as accepted.
+--
+-- Lock order: rows of `job` by id, then everything that hangs on them.
+create or replace function holdfast.finish(
+  ids uuid[],
+  leases uuid[],
+  outcomes text[] default null,
+  results jsonb[] default null,
+  errors text[] default null,
+  tracebacks text[] default null,
+  retries boolean[] default null,
+  delays interval[] default null,
+  durations double precision[] default null
+)
+returns setof holdfast.refusal
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+set plan_cache_mode = force_generic_plan
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  accepted bigint := 0;
+  returned bigint;
+  mixed boolean := false;
+begin
+  perform holdfast.check_reports(ids, leases, outcomes);
+
+  if outcomes is not null then
+    mixed := outcomes && '{failed,snoozed,released,interrupted}';
+    if mixed then
+      -- One lock on everything first: the two statements below would each be in
+      -- order, but not together.
+      perform from holdfast.job j where j.id = any(ids) order by j.id for update;
+    end if;
+  end if;
+
+  perform holdfast.door(true);
+  with report as materialized (
+    select r.id, r.lease, coalesce(r.outcome, 'completed') as outcome, r.result, r.error, r.duration
+    from unnest(ids, leases, outcomes, results, errors, durations) r (id, lease, outcome, result, error, duration)
+    where r.outcome is null or r.outcome in ('completed', 'cancelled')
+  ),
+  held as materialized (
+    select j.id, r.outcome, r.result, r.error, r.duration, x.started_at
+    from report r
+    join holdfast.job j on j.id = r.id
+    left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
+    -- Only a claimed job has a lease. To ask for the state as well would lure the
+    -- planner to the index of held jobs, all of it for each report: 60,000
+    -- finishes/s fell to 1,500.
+    where j.lease = r.lease
+    order by j.id
+    for update of j
+  ),
+  gone as (
+    delete from holdfast.job j
+    using held h
+    where j.id = h.id
+    returning j.*, h.outcome, h.result, h.error, h.duration as seconds, h.started_at
+  ),
+  -- Not from an older snapshot: a progress that came in meanwhile would break
+  -- the transaction of a handler that finishes its job in its own. What stays
+  -- behind is swept by upkeep.
+  stopped as (
+    delete from holdfast.running x
+    using held h
+    where x.job_id = h.id
+      and h.started_at is not null
+      and current_setting('transaction_isolation') = 'read committed'
+  ),
+  kept as (
+    insert into holdfast.finished (
+      id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+      run_at, created_at, claimed_at, started_at, finished_at, duration
+    )
+    select
+      g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
+      g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
+      t.started_at, now_at, now_at - t.started_at
+    from gone g
+    join holdfast.lane l on l.id = g.lane_id
+    cross join lateral (
+      -- Never before the claim, nor after now: the worker's measure is its own.
+      select greatest(
+        coalesce(g.started_at, now_at - least(greatest(g.seconds, 0), 1e9) * interval '1 second', g.claimed_at),
+        g.claimed_at)
+    ) t (started_at)
+  )
+  select count(*) into accepted from gone;
+  perform holdfast.door(false);
+
+  if mixed then
+    returned := holdfast.give_back(ids, leases, outcomes, errors, tracebacks, retries, delays, now_at);
+    accepted := accepted + returned;
+  end if;
+
+  if accepted < cardinality(ids) then
+    return query
+      select v.id, v.sqlstate, v.message, v.state, v.lease
+      from unnest(ids, leases, outcomes) r (id, lease, outcome)
+      cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
+      where v.sqlstate is not null;
+  end if;
+end
+$$;
+comment on function holdfast.finish(uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[]) is
+  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why.';
+
+create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  odd text;
+begin
+  if cardinality(ids) is distinct from cardinality(leases) or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
+    perform holdfast.refuse_value('leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
+  end if;
+  if cardinality(ids) > 1 and (select count(distinct i) from unnest(ids) i) < cardinality(ids) then
+    perform holdfast.refuse_value('ids', cardinality(ids)::text, 'a job may be reported only once in a call');
+  end if;
+  if not coalesce(array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
+    select o into odd from unnest(outcomes) o
+    where o <> all('{completed,cancelled,failed,snoozed,released,interrupted}') limit 1;
+    perform holdfast.refuse_value(
+      'outcomes', odd, 'must be one of completed, cancelled, failed, snoozed, released, interrupted');
+  end if;
+end
+$$;
+comment on function holdfast.check_reports(uuid[], uuid[], text[]) is 'Refuse reports that cannot be read.';
+
+-- The part of finish() for jobs that do not end well: each goes to where its
+-- outcome, its attempts and a wish to cancel send it.
+create or replace function holdfast.give_back(
+  ids uuid[],
+  leases uuid[],
+  outcomes text[],
+  errors text[],
+  tracebacks text[],
+  retries boolean[],
+  delays interval[],
+  now_at timestamptz
+)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  job_ids uuid[];
+  verbs text[];
+  errs text[];
+  tracks text[];
+  waits interval[];
+begin
+  select
+    array_agg(j.id),
+    array_agg(
+      case
+        when r.outcome in ('failed', 'interrupted') and (r.retry is false or j.attempt >= j.max_attempts)
+          and j.cancel_requested_at is null then 'dead'
+        when j.cancel_requested_at is not null then 'cancelled'
+        else r.outcome
+      end),
+    array_agg(
+      case r.outcome
+        when 'interrupted' then coalesce(r.error, 'interrupted: its worker was stopped')
+        when 'failed' then coalesce(r.error, 'failed')
+      end),
+    array_agg(r.traceback),
+    array_agg(case when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue)) else r.delay end)
+  into job_ids, verbs, errs, tracks, waits
+  from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays) r (id, lease, outcome, error, traceback, retry, delay)
+  join holdfast.job j on j.id = r.id
+  join holdfast.lane l on l.id = j.lane_id
+  where r.outcome in ('failed', 'snoozed', 'released', 'interrupted')
+    and j.lease = r.lease;
+  if job_ids is null then
+    return 0;
+  end if;
+
+  insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error, traceback)
+  select j.id, j.attempt, now_at, j.worker_id, left(r.error, 10000), left(r.traceback, 20000)
+  from unnest(job_ids, errs, tracks) r (id, error, traceback)
+  join holdfast.job j on j.id = r.id
+  where r.error is not null;
+
+  perform holdfast.bury(
+    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'dead'),
+    array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb = 'dead'),
+    now_at);
+  perform holdfast.call_off(array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'cancelled'), now_at);
+  perform holdfast.put_back(
+    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb in ('released', 'interrupted')),
+    array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb in ('released', 'interrupted')),
+    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'released'),
+    1, now_at);
+
+  update holdfast.job j
+  set
+    state = 'scheduled',
+    run_at = now_at + least(greatest(coalesce(r.wait, interval '0'), interval '0'), interval '100 years'),
+    -- A snooze is not an attempt; the cap keeps an endless snoozer finite.
+    max_attempts = case when r.verb = 'snoozed' then least(j.max_attempts + 1, 32767) else j.max_attempts end,
+    last_error = coalesce(left(r.error, 10000), j.last_error),
+    last_lease = j.lease,
+    last_outcome = r.verb,
+    lease = null,
+    worker_id = null,
+    changed_at = now_at
+  from unnest(job_ids, verbs, errs, waits) r (id, verb, error, wait)
+  where j.id = r.id
+    and r.verb in ('failed', 'snoozed');
+
+  delete from holdfast.running x where x.job_id = any(job_ids);
+  return cardinality(job_ids);
+end
+$$;
+comment on function holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz) is
+  'Send failed, snoozed, released and interrupted jobs to where they belong; returns how many were accepted.';
+
+-- Move held jobs back into a lane of `kind` beside their own, to new places in
+-- their old order. Those in `refunded` get the attempt of this claim back.
+create or replace function holdfast.put_back(ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if cardinality(ids) = 0 then
+    return;
+  end if;
+  update holdfast.job j
+  set
+    state = 'pending',
+    lane_id = o.new_lane,
+    seq = o.new_seq,
+    attempt = case when j.id = any(refunded) then greatest(j.attempt - 1, 0) else j.attempt end,
+    last_lease = j.lease,
+    last_outcome = case when j.id = any(refunded) then 'released' else 'interrupted' end,
+    last_error = coalesce(left(o.error, 10000), j.last_error),
+    lease = null,
+    worker_id = null,
+    changed_at = now_at
+  from (
+    -- Places are given out above the sort; a join there would mix them up.
+    select b.id, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
+    from (
+      select i.id, i.error, s.new_lane
+      from unnest(ids, errors) i (id, error)
+      join holdfast.job j on j.id = i.id
+      join (
+        select d.lane_id, holdfast.sibling(d.lane_id, put_back.kind) as new_lane
+        from (select distinct j.lane_id from holdfast.job j where j.id = any(ids)) d
+      ) s on s.lane_id = j.lane_id
+      order by j.seq
+    ) b
+  ) o
+  where j.id = o.id;
+  perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+end
+$$;
+comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';
+
+-- Move live jobs to the dead letters. An older letter under the same id, which
+-- a caller may use again after 7 days, gives way.
+create or replace function holdfast.bury(ids uuid[], errors text[], now_at timestamptz)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  buried bigint;
+begin
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+  perform holdfast.door(true);
+  with gone as (
+    delete from holdfast.job j where j.id = any(ids) returning j.*
+  )
+  insert into holdfast.dead_letter (
+    id, queue, priority, task, payload, headers, attempt, max_attempts, worker_id, lease, last_error,
+    run_at, created_at, claimed_at, started_at, died_at, duration
+  )
+  select
+    g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.attempt, g.max_attempts, g.worker_id, coalesce(g.lease, g.last_lease),
+    coalesce(left(e.error, 10000), g.last_error), g.run_at, g.created_at, g.claimed_at, x.started_at, now_at, now_at - x.started_at
+  from gone g
+  join holdfast.lane l on l.id = g.lane_id
+  left join unnest(ids, errors) e (id, error) on e.id = g.id
+  left join holdfast.running x on x.job_id = g.id
+  on conflict (id) do update set
+    (queue, priority, task, payload, headers, attempt, max_attempts, worker_id, lease, last_error,
+      run_at, created_at, claimed_at, started_at, died_at, duration)
+    = (excluded.queue, excluded.priority, excluded.task, excluded.payload, excluded.headers, excluded.attempt,
+      excluded.max_attempts, excluded.worker_id, excluded.lease, excluded.last_error,
+      excluded.run_at, excluded.created_at, excluded.claimed_at, excluded.started_at, excluded.died_at, excluded.duration);
+  get diagnostics buried = row_count;
+  perform holdfast.door(false);
+  delete from holdfast.running x where x.job_id = any(ids);
+  return buried;
+end
+$$;
+comment on function holdfast.bury(uuid[], text[], timestamptz) is 'Move live jobs to the dead letters.';
+
+-- Move live jobs to the finished ones as cancelled.
+create or replace function holdfast.call_off(ids uuid[], now_at timestamptz)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  cancelled bigint;
+begin
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+  perform holdfast.door(true);
+  with gone as (
+    delete from holdfast.job j where j.id = any(ids) returning j.*
+  )
+  insert into holdfast.finished (
+    id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, last_error,
+    run_at, created_at, claimed_at, started_at, finished_at, duration
+  )
+  select
+    g.id, l.queue, l.priority, g.task, g.payload, g.headers, 'cancelled', g.attempt, g.max_attempts, g.worker_id,
+    coalesce(g.lease, g.last_lease), g.last_error, g.run_at, g.created_at, g.claimed_at, x.started_at, now_at, now_at - x.started_at
+  from gone g
+  join holdfast.lane l on l.id = g.lane_id
+  left join holdfast.running x on x.job_id = g.id;
+  get diagnostics cancelled = row_count;
+  perform holdfast.door(false);
+  delete from holdfast.running x where x.job_id = any(ids);
+  return cancelled;
+end
+$$;
+comment on function holdfast.call_off(uuid[], timestamptz) is 'Move live jobs to the finished ones as cancelled.';

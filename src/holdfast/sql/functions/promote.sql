@@ -1,0 +1,110 @@
+-- Make due jobs pending: delayed ones at the end of their lane, retried and
+-- snoozed ones in the returned lane, so that a retry does not queue up behind a
+-- million others. Bounded in rows, so that a flood of due jobs is let in bit by
+-- bit. Returns how long it is until the next one is due (the caller's clock may be
+-- wrong, so not when); nothing or less means that more are waiting already.
+create or replace function holdfast.promote(amount integer default 2000)
+returns interval
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  due uuid[];
+  next_at timestamptz;
+begin
+  perform holdfast.check_isolation('promote');
+  if promote.amount is null or promote.amount not between 1 and 100000 then
+    perform holdfast.refuse_value('amount', promote.amount::text, 'must be between 1 and 100000');
+  end if;
+  -- Who does not get the lock leaves the work to the one who has it.
+  if pg_try_advisory_xact_lock(holdfast.duty_lock('promote')) then
+    select array_agg(d.id order by d.run_at, d.seq)
+    into due
+    from (
+      select j.id, j.run_at, j.seq
+      from holdfast.job j
+      where j.state = 'scheduled'
+        and j.run_at <= now_at
+      order by j.run_at
+      limit promote.amount
+      for update skip locked
+    ) d;
+    if due is not null then
+      perform holdfast.make_pending(due, now_at);
+    end if;
+  end if;
+  select j.run_at into next_at
+  from holdfast.job j
+  where j.state = 'scheduled'
+  order by j.run_at
+  limit 1;
+  return next_at - now_at;
+end
+$$;
+comment on function holdfast.promote(integer) is 'Make due jobs pending; returns how long it is until the next one is due.';
+
+-- Scheduled jobs, locked by the caller, become pending in the order given; one
+-- whose attempts are used up (the maximum may have been lowered) dies instead.
+create or replace function holdfast.make_pending(ids uuid[], now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.bury_spent(ids, now_at);
+  update holdfast.job j
+  set
+    state = 'pending',
+    lane_id = o.new_lane,
+    seq = o.new_seq,
+    changed_at = now_at
+  from (
+    -- Places are given out above the sort; a join there would mix them up.
+    select d.id, d.new_lane, nextval('holdfast.job_seq') as new_seq
+    from (
+      select i.id, s.new_lane
+      from unnest(ids) with ordinality i (id, n)
+      join holdfast.job j on j.id = i.id
+      join (
+        select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
+        from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.job j where j.id = any(ids)) k
+      ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
+      order by i.n
+    ) d
+  ) o
+  where j.id = o.id;
+  perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+end
+$$;
+comment on function holdfast.make_pending(uuid[], timestamptz) is 'Make scheduled jobs pending, in the order given.';
+
+create or replace function holdfast.bury_spent(ids uuid[], now_at timestamptz)
+returns bigint
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.bury(
+    array_agg(j.id),
+    array_agg(coalesce(j.last_error, format('all %s attempts are used up', j.max_attempts))),
+    bury_spent.now_at)
+  from holdfast.job j
+  where j.id = any(ids)
+    and j.attempt >= j.max_attempts
+  having count(*) > 0
+$$;
+comment on function holdfast.bury_spent(uuid[], timestamptz) is 'Move those of these live jobs whose attempts are used up to the dead letters.';
+
+create or replace function holdfast.duty_lock(duty text)
+returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select hashtextextended('holdfast.' || duty, 0)
+$$;
+comment on function holdfast.duty_lock(text) is 'The advisory lock under which a duty runs once at a time.';

@@ -1,0 +1,183 @@
+-- Take back the jobs of workers that are not provably alive; returns how many.
+--
+-- A worker is lost when it has sent no heartbeat for its lease time *while
+-- somebody listened*. After an outage nobody is judged: when the time since the
+-- last look is longer than usual by half a worker's lease, or lies in the future,
+-- the worker gets a whole lease from now to be heard of again. Otherwise a 40 s
+-- outage would declare every live worker dead.
+--
+-- Usual is the shorter of the last two intervals, so looks may as well come from
+-- cron once a minute. An outage hides in intervals as long as that: a worker must
+-- have been silent for two of them.
+--
+-- With a timeout given by hand there is no such grace: the caller knows.
+--
+-- Who pays for a death: attempts count at claim, but jobs with no recorded start
+-- get theirs back. All become suspects, and a suspect's start is recorded as it
+-- is claimed; where a suspect had started, only suspects are charged.
+--
+-- Lock order: rows of `worker`, then of `job`. Jobs that are locked are stepped
+-- over: they are just being reported on, and the next look comes soon.
+create or replace function holdfast.recover(timeout interval default null)
+returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  heard_before timestamptz;
+  dead_workers uuid[];
+  total integer := 0;
+  taken integer;
+begin
+  perform holdfast.check_isolation('recover');
+  if recover.timeout < interval '0' then
+    perform holdfast.refuse_value('timeout', recover.timeout::text, 'must not be negative');
+  end if;
+  if recover.timeout is not null then
+    perform pg_advisory_xact_lock(holdfast.duty_lock('recover'));
+    now_at := holdfast.clock();
+    update holdfast.worker w
+    set lost_at = now_at, asleep = false
+    where w.lost_at is null
+      and w.left_at is null
+      and w.heartbeat_at + recover.timeout < now_at;
+  elsif pg_try_advisory_xact_lock(holdfast.duty_lock('recover')) then
+    heard_before := holdfast.look(now_at);
+    update holdfast.worker w
+    set lost_at = now_at, asleep = false
+    where w.id in (
+      select s.id
+      from holdfast.worker s
+      where s.lost_at is null
+        and s.left_at is null
+        and greatest(s.heartbeat_at, s.graced_at) + s.lease_time < now_at
+        and s.heartbeat_at < heard_before
+      -- Who is locked is just being heard of.
+      for update skip locked);
+  else
+    return 0;
+  end if;
+
+  -- A claim that was under way when its worker was declared lost, or departed,
+  -- may commit a moment later: the fresh tombstones are looked at again.
+  select array_agg(w.id) into dead_workers
+  from holdfast.worker w
+  where greatest(w.lost_at, w.left_at) > now_at - interval '5 minutes';
+  loop
+    exit when dead_workers is null;
+    taken := holdfast.take_back(
+      array(
+        select j.id from holdfast.job j
+        where j.state = 'claimed'
+          and j.worker_id = any(dead_workers)
+        limit 5000
+        for update skip locked),
+      now_at);
+    total := total + taken;
+    -- Bit by bit as a duty, all of them by hand.
+    exit when taken = 0 or recover.timeout is null;
+  end loop;
+  return total;
+end
+$$;
+comment on function holdfast.recover(interval) is
+  'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
+
+-- Note a look at the workers, and give those a new lease that nobody could hear.
+-- Returns the time of the look before the last: who was heard of since is alive.
+create or replace function holdfast.look(now_at timestamptz)
+returns timestamptz
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  looks timestamptz[];
+  usual interval;
+begin
+  select d.looks into looks from holdfast.duty d where d.name = 'recover';
+  usual := coalesce(least(looks[1] - looks[2], looks[2] - looks[3]), interval '0');
+  update holdfast.worker w
+  set graced_at = now_at
+  where w.lost_at is null
+    and w.left_at is null
+    -- Only who would be judged by this silence.
+    and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + w.lease_time / 2);
+  insert into holdfast.duty (name, looks)
+  values ('recover', array[now_at])
+  on conflict (name) do update
+    set looks = (excluded.looks || duty.looks)[1:3];
+  return looks[2];
+end
+$$;
+comment on function holdfast.look(timestamptz) is 'Note a look at the workers and forgive them a silence that nobody could hear; returns the time of the look before the last.';
+
+-- Take these held jobs, locked by the caller, away from their workers.
+create or replace function holdfast.take_back(ids uuid[], now_at timestamptz)
+returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  charged uuid[];
+  dead uuid[];
+  cancelled uuid[];
+  waiting uuid[];
+begin
+  if cardinality(ids) = 0 then
+    return 0;
+  end if;
+
+  with held as (
+    select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started
+    from holdfast.job j
+    join holdfast.lane l on l.id = j.lane_id
+    left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
+    where j.id = any(ids)
+  ),
+  judged as (
+    select h.*, bool_or(h.suspect and h.started) over (partition by h.worker_id) as suspect_at_work
+    from held h
+  )
+  select coalesce(array_agg(g.id), '{}') into charged
+  from judged g
+  where g.started
+    and (g.suspect or not g.suspect_at_work);
+
+  insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error)
+  select j.id, j.attempt, now_at, j.worker_id,
+    format('lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id, coalesce(w.name, 'unknown'))
+  from holdfast.job j
+  left join holdfast.worker w on w.id = j.worker_id
+  where j.id = any(charged);
+
+  update holdfast.worker w
+  set recovered = w.recovered + n.jobs
+  from (select j.worker_id, count(*)::integer as jobs from holdfast.job j where j.id = any(ids) group by j.worker_id) n
+  where w.id = n.worker_id;
+
+  -- The lease is replaced by one that nobody knows, so whatever the old holder
+  -- still reports is refused as lost, wherever the job goes from here.
+  update holdfast.job j
+  set
+    lease = gen_random_uuid(),
+    last_error = case when j.id = any(charged) then 'lost: its worker died or was cut off while it ran' else j.last_error end
+  where j.id = any(ids);
+
+  cancelled := array(select j.id from holdfast.job j where j.id = any(ids) and j.cancel_requested_at is not null);
+  dead := array(
+    select j.id from holdfast.job j
+    where j.id = any(charged) and j.attempt >= j.max_attempts and j.cancel_requested_at is null);
+  waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
+  perform holdfast.call_off(cancelled, now_at);
+  perform holdfast.bury(dead, null, now_at);
+  perform holdfast.put_back(waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
+  delete from holdfast.running x where x.job_id = any(ids);
+  return cardinality(ids);
+end
+$$;
+comment on function holdfast.take_back(uuid[], timestamptz) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';

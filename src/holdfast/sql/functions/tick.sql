@@ -1,0 +1,43 @@
+-- Every duty once: for pg_cron, system cron or a person, where no worker runs.
+--
+-- Each duty stands in a block of its own, so one that fails stops no other; its
+-- error is kept in holdfast.duty. Workers call the duties one by one instead,
+-- each in a transaction of its own.
+create or replace function holdfast.tick()
+returns table (duty text, error text)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.check_isolation('tick');
+  foreach duty in array '{promote,recover,advance,upkeep}'::text[] loop
+    error := null;
+    begin
+      case duty
+        when 'promote' then perform holdfast.promote();
+        when 'recover' then perform holdfast.recover();
+        when 'advance' then perform holdfast.advance();
+        when 'upkeep' then perform holdfast.upkeep();
+      end case;
+    exception when others then
+      error := sqlerrm;
+    end;
+    perform holdfast.note_duty(duty, error);
+    return next;
+  end loop;
+end
+$$;
+comment on function holdfast.tick() is 'Run every background duty once; returns each with its error, if any.';
+
+create or replace function holdfast.note_duty(duty text, error text)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.duty (name, error, error_at)
+  select note_duty.duty, note_duty.error, holdfast.clock()
+  where note_duty.error is not null
+  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at
+$$;
+comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed.';

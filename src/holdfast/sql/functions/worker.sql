@@ -1,0 +1,224 @@
+-- Consumers come, prove that they live, sleep, and leave.
+--
+-- A registration is a random id per life of a process; the name is a label. One
+-- that was declared lost can never be revived: the process registers anew.
+
+create or replace function holdfast.register(
+  name text default null,
+  queues text[] default null,
+  tasks text[] default null,
+  lease_time interval default '30 seconds',
+  host text default null,
+  pid integer default null,
+  version text default null
+)
+returns uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  new_worker uuid := gen_random_uuid();
+begin
+  if register.lease_time is null or register.lease_time not between interval '1 second' and interval '1 day' then
+    perform holdfast.refuse_value('lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
+  end if;
+  insert into holdfast.worker (id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
+  values (
+    new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host, register.pid,
+    register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
+  );
+  return new_worker;
+end
+$$;
+comment on function holdfast.register(text, text[], text[], interval, text, integer, text) is
+  'Register a consumer for one life of its process; the id it returns names it from then on.';
+
+-- Called by claim: an unknown consumer is registered with the default lease
+-- time, a known one is taken as alive, a lost one is refused.
+create or replace function holdfast.attend(worker uuid, now_at timestamptz, queues text[], tasks text[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.worker;
+begin
+  select w.* into known from holdfast.worker w where w.id = attend.worker;
+  if not found then
+    insert into holdfast.worker (id, name, queues, tasks, started_at, heartbeat_at)
+    values (attend.worker, 'consumer-' || left(attend.worker::text, 8), attend.queues, attend.tasks, now_at, now_at)
+    on conflict (id) do nothing;
+  elsif known.lost_at is not null or known.left_at is not null then
+    perform holdfast.refuse_worker(attend.worker);
+  elsif known.heartbeat_at < now_at - known.lease_time / 3 then
+    update holdfast.worker w
+    set heartbeat_at = now_at
+    where w.id = attend.worker
+      and w.lost_at is null
+      and w.left_at is null;
+  end if;
+end
+$$;
+comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is 'Note that a consumer claims: register it if unknown, refuse it if lost.';
+
+create or replace function holdfast.check_worker(worker uuid)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform from holdfast.worker w where w.id = check_worker.worker and w.lost_at is null and w.left_at is null;
+  if not found then
+    perform holdfast.refuse_worker(check_worker.worker);
+  end if;
+end
+$$;
+comment on function holdfast.check_worker(uuid) is 'Refuse a worker that is lost, gone or unknown.';
+
+create or replace function holdfast.refuse_worker(worker uuid)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known holdfast.worker;
+begin
+  select w.* into known from holdfast.worker w where w.id = refuse_worker.worker;
+  raise exception using
+    errcode = 'HF006',
+    message = case
+      when known.lost_at is not null then
+        format('worker %s was declared lost at %s, after no heartbeat since %s', refuse_worker.worker, known.lost_at, known.heartbeat_at)
+      when known.left_at is not null then format('worker %s left at %s', refuse_worker.worker, known.left_at)
+      else format('worker %s is not registered', refuse_worker.worker)
+    end,
+    detail = jsonb_build_object('worker', refuse_worker.worker),
+    hint = 'Register anew with holdfast.register(); what the old registration held is being run by others.';
+end
+$$;
+comment on function holdfast.refuse_worker(uuid) is 'Raise the error for a worker that is lost, gone or unknown.';
+
+-- One heartbeat per worker, not per job: however long a job runs, its lease
+-- lives as long as its worker does. It touches only the worker's row.
+create or replace function holdfast.heartbeat(worker uuid)
+returns timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  now_at timestamptz := holdfast.clock();
+begin
+  update holdfast.worker w
+  set heartbeat_at = now_at
+  where w.id = heartbeat.worker
+    and w.lost_at is null
+    and w.left_at is null;
+  if not found then
+    perform holdfast.refuse_worker(heartbeat.worker);
+  end if;
+  return now_at;
+end
+$$;
+comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refused once it was declared lost. Returns the database''s time.';
+
+-- A worker that found nothing says so, looks once more, and then waits for a
+-- notification. The answer tells whether a transaction that may hold new jobs
+-- is open at this moment: its commit may bring no notification, so poll soon.
+create or replace function holdfast.sleep(worker uuid, asleep boolean default true)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform holdfast.check_worker(sleep.worker);
+  update holdfast.worker w
+  set asleep = sleep.asleep
+  where w.id = sleep.worker
+    and w.asleep <> sleep.asleep;
+  return sleep.asleep and exists (
+    select
+    from pg_locks k
+    where k.relation = 'holdfast.job'::regclass
+      and k.database = (select d.oid from pg_database d where d.datname = current_database())
+      and k.mode = 'RowExclusiveLock'
+      and k.pid is distinct from pg_backend_pid()
+  );
+end
+$$;
+comment on function holdfast.sleep(uuid, boolean) is
+  'Say that a worker sleeps and wants to be notified (or no longer does); true if a transaction that may hold new jobs is open.';
+
+-- Leave in good order: what is still held goes back, unstarted jobs uncharged.
+-- To leave twice is no mistake: the reply to the first time may have been lost.
+create or replace function holdfast.leave(worker uuid)
+returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  held_ids uuid[];
+  held_leases uuid[];
+  outcomes text[];
+begin
+  update holdfast.worker w
+  set left_at = holdfast.clock(), asleep = false
+  where w.id = leave.worker
+    and w.left_at is null
+    and w.lost_at is null;
+  if not found then
+    perform from holdfast.worker w where w.id = leave.worker and w.lost_at is null;
+    if not found then
+      perform holdfast.refuse_worker(leave.worker);
+    end if;
+  end if;
+  select array_agg(j.id), array_agg(j.lease), array_agg(case when r.job_id is null then 'released' else 'interrupted' end)
+  into held_ids, held_leases, outcomes
+  from holdfast.job j
+  left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
+  where j.worker_id = leave.worker
+    and j.state = 'claimed';
+  if held_ids is null then
+    return 0;
+  end if;
+  perform holdfast.finish(held_ids, held_leases, outcomes);
+  return cardinality(held_ids);
+end
+$$;
+comment on function holdfast.leave(uuid) is 'Sign a worker off and give back what it still holds; returns how many jobs that were.';
+
+-- Give back the jobs that the database holds in a worker's name but that the
+-- worker does not know: the replies to their claims were lost for good.
+--
+-- `before` is a time that an earlier heartbeat returned. A claim sent before it
+-- is either among the leases in flight or long known, so nothing that is still
+-- on its way is taken for lost.
+create or replace function holdfast.disown(worker uuid, held uuid[], in_flight uuid[], before timestamptz)
+returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  unknown_ids uuid[];
+  unknown_leases uuid[];
+begin
+  perform holdfast.check_worker(disown.worker);
+  select array_agg(j.id), array_agg(j.lease) into unknown_ids, unknown_leases
+  from holdfast.job j
+  where j.worker_id = disown.worker
+    and j.state = 'claimed'
+    and j.claimed_at < disown.before
+    and j.id <> all(disown.held)
+    and j.lease <> all(disown.in_flight);
+  if unknown_ids is null then
+    return 0;
+  end if;
+  perform holdfast.finish(unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]));
+  return cardinality(unknown_ids);
+end
+$$;
+comment on function holdfast.disown(uuid, uuid[], uuid[], timestamptz) is
+  'Give back, uncharged, what is held in a worker''s name but unknown to it; returns how many jobs that were.';

@@ -1,0 +1,314 @@
+"""Functions that can be enqueued: name ↔ function, arguments ↔ JSON, call ↔ job.
+
+A `Task` is still the function it was made from: calling it runs it, here and now. `enqueue` makes a job of
+the same call; `call` makes the job without enqueueing it; `options` says how.
+"""
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import (
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    Unpack,
+    get_args,
+    get_type_hints,
+    overload,
+)
+from uuid import UUID
+
+import msgspec
+
+from holdfast import limits
+from holdfast.arguments import Arguments, alternatives
+from holdfast.calls import AttemptError
+from holdfast.encoding import Unstorable, from_hook, to_json
+from holdfast.errors import BadName, BadPayload, BadResult, HoldfastError, UnknownTask, nearest, suggest
+from holdfast.job import JobSnapshot, JobState, NewJob, Outcome
+from holdfast.options import CallKeywords, CallOptions, TaskKeywords, TaskOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+_OUTCOMES = frozenset(get_args(Outcome))
+
+
+class JobHandle(Generic[Result_co]):
+    """What an enqueued call gives back: the job, and what can be done with it; see `client.Job`."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> UUID:
+        raise NotImplementedError
+
+    def refresh(self) -> JobSnapshot:
+        raise NotImplementedError
+
+    async def arefresh(self) -> JobSnapshot:
+        raise NotImplementedError
+
+    def cancel(self) -> str:
+        raise NotImplementedError
+
+    async def acancel(self) -> str:
+        raise NotImplementedError
+
+    def run_now(self) -> JobState:
+        raise NotImplementedError
+
+    async def arun_now(self) -> JobState:
+        raise NotImplementedError
+
+    def errors(self) -> list[AttemptError]:
+        raise NotImplementedError
+
+    async def aerrors(self) -> list[AttemptError]:
+        raise NotImplementedError
+
+
+class Enqueuer(Protocol):
+    """Who takes new jobs to the database: the client. `conn` is the caller's own connection, or `None`."""
+
+    def enqueue_new(self, new_job: NewJob, conn: Any) -> Any: ...
+    async def aenqueue_new(self, new_job: NewJob, conn: Any) -> Any: ...
+
+
+class Task(Generic[P, R]):
+    """A function under a name. Made by `@hf.task(…)`.
+
+    `R` is what the function itself returns: a coroutine, for an async one. Enqueueing unwraps it.
+    """
+
+    name: str
+    settings: TaskOptions
+    overrides: CallOptions
+    function: Callable[P, R]
+    is_async: bool
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        enqueuer: Enqueuer | None = None,
+        **options: Unpack[TaskKeywords],
+    ) -> None:
+        _refuse_generator(function)
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.name = limits.name("task", name) if name is not None else _derived_name(function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.settings = TaskOptions.of(f"task {self.name}", options)
+        self.overrides = CallOptions()
+        self.arguments = Arguments(self.name, function)
+        self._enqueuer = enqueuer
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+    @overload
+    def enqueue(
+        self: "Task[P, Coroutine[Any, Any, Result]]", /, *args: Any, **kwargs: Any
+    ) -> JobHandle[Result]: ...
+    @overload
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Put this call on its queue. A parameter annotated `Context` is left out: the worker fills it in.
+
+        Raises `BadArguments` or `BadPayload` before anything is sent.
+        """
+        return self._client().enqueue_new(self._job(args, kwargs), self.overrides.conn)
+
+    @overload
+    async def aenqueue(
+        self: "Task[P, Coroutine[Any, Any, Result]]", /, *args: Any, **kwargs: Any
+    ) -> JobHandle[Result]: ...
+    @overload
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[R]: ...
+    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Any:
+        """The async twin of `enqueue`."""
+        return await self._client().aenqueue_new(self._job(args, kwargs), self.overrides.conn)
+
+    def call(self, /, *args: Any, **kwargs: Any) -> NewJob:
+        """This call as a job to be enqueued, for `hf.enqueue_many`."""
+        if self.overrides.conn is not None:
+            raise limits.refused(
+                "conn",
+                self.overrides.conn,
+                "a call that is not enqueued yet has no connection",
+                hint="Give it to those who enqueue: hf.enqueue_many(…, conn=conn).",
+            )
+        return self._job(args, kwargs)
+
+    def options(self, **overrides: Unpack[CallKeywords]) -> "Task[P, R]":
+        """The same task, whose calls have these options: `task.options(delay=60).enqueue(…)`.
+
+        Later options win over earlier ones; `None` leaves an option as it was.
+        """
+        task = copy.copy(self)
+        task.overrides = CallOptions.of(f"a call of {self.name}", overrides).over(self.overrides)
+        return task
+
+    @property
+    def context(self) -> str | None:
+        """The name of the parameter that the worker fills in with its `Context`."""
+        return self.arguments.context
+
+    def decode(self, payload: bytes | str) -> dict[str, Any]:
+        """The keyword arguments to call the function with; raises `BadArguments`."""
+        return self.arguments.decode(payload)
+
+    def encode_result(self, value: Any) -> str | None:
+        """What a handler returned as JSON text, `None` for nothing; raises `BadResult`."""
+        if value is None:
+            return None
+        try:
+            return to_json(value).decode()
+        except Unstorable as trouble:
+            path = "result" + trouble.path
+            raise BadResult(
+                f"{self.name}: the handler's result cannot be stored: {path}: {trouble.reason}",
+                hint="Return plain values, or store the rest elsewhere and return where it is.",
+                task=self.name,
+                path=path,
+            ) from trouble
+
+    def decode_result(self, value: Any) -> Any:
+        """A stored result (parsed JSON) as what the function says it returns.
+
+        The annotation is a wish, not a check: a result that does not fit it is given as it is.
+        """
+        try:
+            return msgspec.convert(value, self._returns, str_keys=True, dec_hook=from_hook)
+        except (msgspec.ValidationError, TypeError):
+            return value
+
+    @functools.cached_property
+    def _returns(self) -> Any:
+        try:
+            hint = get_type_hints(inspect.unwrap(self.function), include_extras=True).get("return", Any)
+        except (NameError, TypeError):
+            return Any
+        results = tuple(kind for kind in alternatives(hint) if kind not in _OUTCOMES)
+        return Union[results] if results else Any  # noqa: UP007 - a union of what is only known here
+
+    def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        return self.overrides.job(self.name, self.arguments.encode(args, kwargs), self.settings)
+
+    def _client(self) -> Enqueuer:
+        if self._enqueuer is None:
+            raise HoldfastError(
+                f"task {self.name} belongs to no Holdfast", hint="Declare it with @hf.task()."
+            )
+        return self._enqueuer
+
+
+class Registry:
+    """The tasks known in this process, by name."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, Task[..., Any]] = {}
+
+    def register(self, task: Task[..., Any]) -> None:
+        known = self._tasks.setdefault(task.name, task)
+        if known is not task:
+            raise BadName(
+                f"task {task.name!r} is already declared in {_place(known.function)}",
+                hint="Give one of the two another name=….",
+                field="task",
+                value=task.name,
+            )
+
+    def get(self, name: str) -> Task[..., Any]:
+        """The task of this name; raises `UnknownTask` with the nearest known one."""
+        try:
+            return self._tasks[name]
+        except KeyError:
+            raise UnknownTask(
+                f"no task {name!r} is declared here",
+                hint=f"{suggest(name, self._tasks)} Is the module that declares it imported?",
+                name=name,
+                suggestion=nearest(name, self._tasks),
+            ) from None
+
+    def names(self) -> list[str]:
+        return sorted(self._tasks)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tasks
+
+    def __iter__(self) -> Iterator[Task[..., Any]]:
+        return iter(self._tasks.values())
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+
+def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> NewJob:
+    """A job of a task that need not be known here: any JSON as its payload, `{}` if left out.
+
+    `conn` is for whoever sends the job and has no place in it.
+    """
+    limits.name("task", task)
+    call = CallOptions.of(f"a call of {task}", options)
+    try:
+        text = "{}" if payload is msgspec.UNSET else to_json(payload).decode()
+    except Unstorable as trouble:
+        path = "payload" + trouble.path
+        raise BadPayload(f"{task}: {path}: {trouble.reason}", task=task, path=path) from trouble
+    return call.job(task, text, TaskOptions())
+
+
+def _refuse_generator(function: Callable[..., Any]) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise limits.refused(
+            "function",
+            function,
+            "is a generator, which has no single result",
+            hint="Return instead of yield.",
+        )
+
+
+def _derived_name(function: Callable[..., Any]) -> str:
+    qualname = getattr(function, "__qualname__", type(function).__qualname__).replace("<locals>.", "")
+    name = f"{_module(function)}.{qualname}".lower()
+    try:
+        return limits.name("task", name)
+    except BadName as error:
+        raise BadName(
+            f"no task name can be made of {name!r}", hint="Give one with name=….", field="task", value=name
+        ) from error
+
+
+def _module(function: Callable[..., Any]) -> str:
+    """Where the function lives, by the name under which a worker would import it.
+
+    A script that declares and enqueues its own tasks is `__main__` only to itself.
+    """
+    module: str = function.__module__
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    if spec := getattr(main, "__spec__", None):
+        return str(spec.name).removesuffix(".__main__")
+    file = getattr(main, "__file__", None)
+    # A script piped in has a name like "<stdin>".
+    return Path(file).stem if file and not file.startswith("<") else module
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)

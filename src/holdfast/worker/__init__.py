@@ -1,0 +1,1 @@
+"""The engine room: everything between a claim and its report."""

@@ -1,0 +1,173 @@
+"""Fetches work: just enough, in batches, and sleeps when there is none.
+
+Prefetch adapts: the free slots, plus what the worker gets through in about 100 ms. So a stream of short jobs
+is never starved by round trips, and slow jobs are never hoarded; if short ones turn out to be followed by
+slow ones, what waits here for a second is given back for others to run.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from uuid import uuid4
+
+from holdfast import calls
+from holdfast.calls import Claimed
+from holdfast.database import Session
+from holdfast.errors import DatabaseUnavailable
+from holdfast.events import emit
+from holdfast.worker.hands import Hands
+
+BATCH = 500
+PREFETCH_SECONDS = 0.1
+MOST_PREFETCHED = 1000
+MOST_UNWRITTEN = 5000
+LONGEST_WAIT = 1.0
+FIRST_POLL = 0.05
+LAST_POLL = 1.0
+
+
+class Claimer:
+    def __init__(
+        self,
+        session: Session,
+        hands: Hands,
+        *,
+        queues: list[str] | None,
+        tasks: list[str],
+        concurrency: int,
+        poll_interval: float,
+        listens: bool,
+        give_back: Callable[[Claimed], None],
+    ) -> None:
+        self.worker = ""
+        self.wake = asyncio.Event()
+        self.idle = asyncio.Event()
+        self._session = session
+        self._hands = hands
+        self._queues = queues
+        self._tasks = tasks
+        self._concurrency = concurrency
+        self._poll_interval = poll_interval
+        self._listens = listens
+        self._give_back = give_back
+        self._rate = _Rate()
+        self._prefetch = 0
+        self._drained = False
+        self._took_at = self._rested_at = time.monotonic()
+        self._asleep = False
+        self._may_come = False
+        self._poll = FIRST_POLL
+
+    def freed(self) -> None:
+        """A slot came free."""
+        self._rate.count()
+        if not self._drained and len(self._hands.buffer) <= self._prefetch // 2:
+            self.wake.set()
+
+    def hint(self) -> None:
+        """There may be work: a notification came, or something fell due."""
+        self._drained = False
+        self.wake.set()
+
+    def start_over(self, worker: str) -> None:
+        """From now on under another registration."""
+        self.worker = worker
+        self._asleep = False
+
+    async def step(self) -> float:
+        """Claim once, if there is room; returns how long to wait before the next look."""
+        self._prefetch = min(int(self._rate.per_second() * PREFETCH_SECONDS), MOST_PREFETCHED)
+        self._give_back_surplus()
+        pause = await self._look()
+        return min(pause, LONGEST_WAIT) if self._hands.buffer else pause
+
+    async def _look(self) -> float:
+        if self._hands.unwritten > MOST_UNWRITTEN:
+            return FIRST_POLL
+        amount = self._room()
+        if amount <= 0:
+            self._drained = False  # the next slot that comes free wakes us
+            return self._poll_interval
+        if self._may_come:
+            # Before the look: when none is open any more, it sees what they have committed.
+            self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
+        jobs = await self._claim(amount)
+        self._drained = len(jobs) < amount and not (jobs and jobs[0].suspect)
+        if jobs:
+            self.idle.clear()
+            self._took_at = time.monotonic()
+            await self._stay_awake()
+            return 0.0
+        if self._listens and not self._asleep:
+            # Say so first, then look once more: what was enqueued in between sent no notification.
+            self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
+            self._asleep = True
+            self._poll = FIRST_POLL
+            return 0.0
+        self.idle.set()
+        self._rested_at = time.monotonic()
+        return self._pause()
+
+    def _room(self) -> int:
+        hands = self._hands
+        room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
+        # Wait until a good batch fits, while there is enough in the buffer to go on with.
+        return min(room, BATCH) if room > self._prefetch // 2 else 0
+
+    def _give_back_surplus(self) -> None:
+        buffer = self._hands.buffer
+        if time.monotonic() - self._took_at > LONGEST_WAIT:
+            while len(buffer) > self._prefetch:
+                self._give_back(buffer.pop())
+
+    async def _claim(self, amount: int) -> list[Claimed]:
+        lease, worker = str(uuid4()), self.worker
+        claim = calls.claim(worker=worker, lease=lease, queues=self._queues, tasks=self._tasks, amount=amount)
+        self._hands.in_flight.add(lease)
+        try:
+            try:
+                jobs = await self._session.run(claim)
+            except DatabaseUnavailable as error:
+                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask.
+                emit("claim.failed", error=error)
+                await asyncio.sleep(FIRST_POLL)
+                jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
+            return self._hands.take(lease, jobs)
+        finally:
+            # If asking failed too, the keeper gives back what is held under a lease that we do not know.
+            self._hands.in_flight.discard(lease)
+            self._hands.changed.set()  # a drain may be waiting for just this claim to come back empty
+
+    async def _stay_awake(self) -> None:
+        """Only after a second of work: to fall asleep and wake up for each job would be much ado."""
+        if self._asleep and self._took_at - self._rested_at > 1.0:
+            self._asleep = self._may_come = False
+            await self._session.run(calls.sleep(self.worker, asleep=False))
+
+    def _pause(self) -> float:
+        if not self._may_come:
+            return self._poll_interval
+        # Somebody may have inserted before we fell asleep, and will commit without a notification.
+        pause, self._poll = self._poll, min(self._poll * 2, LAST_POLL)
+        return min(pause, self._poll_interval)
+
+
+class _Rate:
+    """Jobs per second, over the last half second or so."""
+
+    def __init__(self) -> None:
+        self._per_second = 0.0
+        self._since = time.monotonic()
+        self._jobs = 0
+
+    def count(self) -> None:
+        self._jobs += 1
+
+    def per_second(self) -> float:
+        elapsed = time.monotonic() - self._since
+        if elapsed >= 0.1:  # noqa: PLR2004 - shorter spells say little
+            # The longer the spell, the less what was before it counts.
+            weight = min(max(elapsed, 0.5), 1.0)
+            self._per_second = (1 - weight) * self._per_second + weight * self._jobs / elapsed
+            self._jobs, self._since = 0, time.monotonic()
+        return self._per_second

@@ -1,0 +1,52 @@
+"""The duties that every worker offers to do: each is one SQL function, one at a time in the whole fleet."""
+
+import random
+from collections.abc import Callable
+
+from holdfast import calls
+from holdfast.database import Session
+from holdfast.events import emit
+
+ADVANCE_SECONDS = 0.25
+PROMOTE_SECONDS = 1.0
+RECOVER_SECONDS = 1.0
+UPKEEP_SECONDS = 60.0
+# A look costs something, so what falls due within a moment is promoted together.
+MOMENT = 0.01
+# What is due and was not promoted is locked by somebody, or more than one look takes.
+OVERDUE_SECONDS = 0.05
+
+
+class Duties:
+    def __init__(self, session: Session, *, lease_time: float, due: Callable[[], None]) -> None:
+        """`due` is called when jobs may have become pending."""
+        self._session = session
+        self._due = due
+        self.recover_seconds = min(RECOVER_SECONDS, lease_time / 6)
+        self._until_due: float | None = None
+
+    async def promote(self) -> float:
+        expected = self._until_due
+        wait = await self._session.run(calls.promote())
+        self._until_due = None if wait is None else wait.total_seconds()
+        if expected is not None and expected <= PROMOTE_SECONDS:
+            self._due()
+        match self._until_due:
+            case None:
+                return PROMOTE_SECONDS
+            case overdue if overdue <= 0:
+                return OVERDUE_SECONDS
+            case soon:
+                return min(max(soon, MOMENT), PROMOTE_SECONDS)
+
+    async def recover(self) -> None:
+        amount = await self._session.run(calls.recover())
+        if amount:
+            emit("jobs.recovered", jobs=amount)
+
+    async def advance(self) -> None:
+        await self._session.run(calls.advance())
+
+    async def upkeep(self) -> float:
+        await self._session.run(calls.upkeep())
+        return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not ask in step

@@ -1,0 +1,70 @@
+"""What went wrong, in words that can be stored and shown: without secrets or odd bytes, and not too long."""
+
+import contextlib
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from holdfast.calls import Claimed
+from holdfast.job import Failed
+from holdfast.secret import MARK, scrub, secrets_in
+from holdfast.task import Registry
+
+ERROR_LENGTH = 5_000
+TRACEBACK_LENGTH = 10_000
+_HERE = Path(__file__).parent
+
+
+def failure(error: BaseException, secrets: list[str]) -> Failed:
+    """The outcome of an attempt that raised this. Never raises, whatever the exception does when asked."""
+    name = type(error).__name__
+    try:
+        trace = _middle_out(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
+        return Failed(clean(scrub(_told(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
+    except Exception:  # noqa: BLE001 - a text that cannot be had must not cost the job
+        return Failed(name, name)
+
+
+def secrets_of(job: Claimed, registry: Registry) -> list[str]:
+    """The texts of this job that must not be shown.
+
+    Both as they stand in the payload and as the handler sees them, and read anew: a handler may have done
+    anything to its own arguments.
+    """
+    if MARK not in job.payload:
+        return []
+    found = secrets_in(msgspec.json.decode(job.payload))
+    with contextlib.suppress(Exception):  # arguments that do not fit are reported elsewhere
+        found += secrets_in(registry.get(job.task).decode(job.payload))
+    return found
+
+
+def clean(text: str, length: int) -> str:
+    """What PostgreSQL can store: no NUL, no lone surrogates, not too long."""
+    cut = text if len(text) <= length else text[: length - 1] + "…"
+    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _told(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as worse:  # noqa: BLE001 - an exception whose __str__ raises
+        text = f"(its text could not be had: {type(worse).__name__})"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
+
+
+def _trace(error: BaseException) -> str:
+    frames = error.__traceback__
+    while frames and frames.tb_next and Path(frames.tb_frame.f_code.co_filename).parent == _HERE:
+        frames = frames.tb_next  # the reader looks for the handler
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:  # noqa: BLE001 - as above
+        return "".join(traceback.format_tb(error.__traceback__))
+
+
+def _middle_out(text: str, length: int) -> str:
+    """The beginning and the end: the frames may be at the one, the error at the other."""
+    return text if len(text) <= length else f"{text[: length // 2]}\n…\n{text[-length // 2 :]}"

@@ -1,0 +1,103 @@
+"""Many outcomes, one call: reports are written as soon as the previous write has returned.
+
+So batches form by themselves under load, and a lone job is written at once. A report leaves only when the
+database has answered: after a lost reply it is sent again, and a report that is only repeated counts as
+accepted there.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from holdfast import calls
+from holdfast.calls import Report
+from holdfast.database import Session
+from holdfast.errors import BadInput, NotReady, UnexpectedError
+from holdfast.events import emit
+from holdfast.worker.failure import ERROR_LENGTH, clean
+
+BATCH = 500
+BATCH_CHARACTERS = 16 * 1024 * 1024
+LONGEST_PAUSE = 2.0
+
+
+class Finisher:
+    def __init__(self, session: Session, settled: Callable[[Report], None]) -> None:
+        """`settled` is told each report that the database has answered."""
+        self._session = session
+        self._settled = settled
+        self._waiting: list[Report] = []
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, report: Report) -> None:
+        self._waiting.append(report)
+        self._idle.clear()
+        self._work.set()
+
+    async def idle(self) -> None:
+        """Wait until everything handed in has been written."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        while True:
+            await self._work.wait()
+            amount = _batch(self._waiting)
+            batch, self._waiting = self._waiting[:amount], self._waiting[amount:]
+            await self._write_for_sure(batch)
+            if not self._waiting:
+                self._work.clear()
+                self._idle.set()
+
+    async def _write_for_sure(self, reports: Sequence[Report]) -> None:
+        """Never give up: the database may be away, full or locked, and all of that passes."""
+        pause = 0.05
+        while True:
+            try:
+                return await self._write(reports)
+            except Exception as error:  # noqa: BLE001 - whatever it is, no report may be lost
+                if isinstance(error, UnexpectedError) or not isinstance(error, NotReady):
+                    emit("finisher.broken", error=error, reports=len(reports))
+                    return await self._write_apart(reports)
+                emit("finisher.failed", error=error, reports=len(reports))
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def _write_apart(self, reports: Sequence[Report]) -> None:
+        """Split, until what cannot be written stands alone; that is tried again later, behind the others."""
+        if len(reports) == 1:
+            asyncio.get_running_loop().call_later(LONGEST_PAUSE, self.add, reports[0])
+            return
+        half = len(reports) // 2
+        await self._write_for_sure(reports[:half])
+        await self._write_for_sure(reports[half:])
+
+    async def _write(self, reports: Sequence[Report]) -> None:
+        try:
+            refused = await self._session.run(calls.finish(reports))
+        except BadInput as error:
+            if len(reports) > 1:
+                return await self._write_apart(reports)
+            # A value that the database cannot store: without it, the report is that of a failure.
+            emit("report.broken", job=reports[0].id, outcome=reports[0].outcome, error=error)
+            refused = await self._session.run(calls.finish([_without_values(reports[0], error)]))
+        for refusal in refused:
+            emit("report.refused", job=refusal.id, sqlstate=refusal.sqlstate, message=refusal.message)
+        for report in reports:
+            self._settled(report)
+        return None
+
+
+def _without_values(report: Report, error: BadInput) -> Report:
+    text = f"BadResult: the outcome cannot be stored: {error}"
+    return Report(report.id, report.lease, "failed", error=clean(text, ERROR_LENGTH))
+
+
+def _batch(reports: Sequence[Report]) -> int:
+    """How many of the first reports go well together into one call."""
+    characters = 0
+    for amount, report in enumerate(reports[:BATCH]):
+        characters += len(report.result or "") + len(report.traceback or "")
+        if characters > BATCH_CHARACTERS:
+            return max(amount, 1)
+    return min(len(reports), BATCH)

@@ -1,0 +1,121 @@
+"""What a worker has in hand: claims on their way, jobs in the buffer, jobs that run.
+
+The loop's thread changes it; the keeper's thread only reads copies of it.
+"""
+
+import asyncio
+import math
+import time
+from collections import deque
+from typing import Literal
+
+from holdfast.calls import Claimed
+from holdfast.worker.context import Context, ProgressNote
+
+Verdict = Literal["lost", "interrupted"]
+
+
+class Running:
+    """A job whose handler is at work."""
+
+    __slots__ = ("begun", "context", "job", "recorded", "slot", "verdict", "written")
+
+    def __init__(self, job: Claimed, slot: "asyncio.Task[None]") -> None:
+        self.job = job
+        self.slot = slot
+        self.context = Context(job)
+        self.begun = time.monotonic()
+        # A suspect's start was written by the claim itself.
+        self.recorded = job.suspect
+        self.written: ProgressNote | None = None
+        self.verdict: Verdict | None = None
+
+    def stop(self, verdict: Verdict) -> None:
+        """Cut the handler off: an async one is cancelled, a thread sees `ctx.cancelled`."""
+        if self.verdict is None:
+            self.verdict = verdict
+            self.context.mark_cancelled()
+            self.slot.cancel()
+
+
+class Hands:
+    def __init__(self) -> None:
+        self.in_flight: set[str] = set()
+        self.buffer: deque[Claimed] = deque()
+        # Not by id: after a lost lease the same job may run here twice for a while, under another one.
+        self.running: set[Running] = set()
+        self.held: dict[str, Claimed] = {}
+        self.changed = asyncio.Event()
+        # Nothing is started on a lease that may have run out; the keeper moves this on.
+        self.good_until = math.inf
+        self._idle: deque[asyncio.Future[None]] = deque()
+        self._closed = False
+
+    @property
+    def unwritten(self) -> int:
+        """How many jobs are done but not yet reported."""
+        return len(self.held) - len(self.buffer) - len(self.running)
+
+    def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
+        """Have the jobs of a claim; none of them if everything was given up while it was under way."""
+        if lease not in self.in_flight:
+            return []
+        for job in jobs:
+            self.held[job.id] = job
+        # Only now: in between, the keeper would take them for unknown.
+        self.in_flight.discard(lease)
+        # A suspect was handed out alone and its clock is running: it goes first.
+        if jobs and jobs[0].suspect:
+            self.buffer.extendleft(jobs)
+        else:
+            self.buffer.extend(jobs)
+        self.rouse()
+        return jobs
+
+    async def next(self) -> Claimed | None:
+        """The next job to run, as soon as there is one; none when it is time to end."""
+        while not self.buffer or time.monotonic() > self.good_until:
+            if self._closed:
+                return None
+            called = asyncio.get_running_loop().create_future()
+            self._idle.append(called)
+            await called
+        return self.buffer.popleft()
+
+    def rouse(self) -> None:
+        """Call as many idle slots as there are jobs for them."""
+        wanted = len(self._idle) if self._closed else len(self.buffer)
+        while self._idle and wanted > 0:
+            called = self._idle.popleft()
+            if not called.done():
+                called.set_result(None)
+                wanted -= 1
+
+    def settle(self, job_id: str, lease: str) -> Claimed | None:
+        """The database has answered for this job: it is no longer ours."""
+        job = self.held.get(job_id)
+        if job is None or job.lease != lease:
+            return None
+        del self.held[job_id]
+        self.changed.set()
+        return job
+
+    def empty(self) -> bool:
+        return not self.held and not self.in_flight
+
+    def forget(self) -> None:
+        """Everything we held belongs to others now."""
+        self.buffer.clear()
+        self.in_flight.clear()
+        self.held.clear()
+        self.changed.set()
+        for running in list(self.running):
+            running.stop("lost")
+
+    def close(self) -> list[Claimed]:
+        """Start nothing more; the jobs that were not started."""
+        self._closed = True
+        unstarted = list(self.buffer)
+        self.buffer.clear()
+        self.rouse()
+        return unstarted

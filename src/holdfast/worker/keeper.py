@@ -1,0 +1,175 @@
+"""Keeps the worker's promises while its handlers run, from a thread and a connection of its own.
+
+    heartbeat   every sixth of the lease time; says when the worker was declared lost
+    starts      a job that has run for half a second is written down as running
+    progress    what handlers said, the newest of each job, in one call
+    disown      jobs held in our name that we do not know are given back
+
+It is a thread so that a handler which blocks the event loop does not cost the worker its jobs; and the one
+who blocks it is reported, with the stack.
+"""
+
+import asyncio
+import contextlib
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from holdfast import calls
+from holdfast.calls import Progress
+from holdfast.database import Database
+from holdfast.errors import WorkerLost
+from holdfast.events import emit
+from holdfast.worker.hands import Hands, Running
+from holdfast.worker.loop import every
+
+FLUSH_SECONDS = 0.5
+BLOCKED_SECONDS = 5.0
+BEATS_BETWEEN_DISOWNS = 3
+
+
+class Keeper:
+    def __init__(
+        self,
+        database: Database,
+        hands: Hands,
+        worker: str,
+        *,
+        lease_time: float,
+        lost: Callable[[WorkerLost], None],
+        lost_jobs: Callable[[list[Running]], None],
+    ) -> None:
+        """`lost` and `lost_jobs` are called in the loop's thread."""
+        self._hands = hands
+        self._worker = worker
+        self._lease_time = lease_time
+        self._lost = lost
+        self._lost_jobs = lost_jobs
+        self._watch = _Watch(worker)
+        self._home = asyncio.get_running_loop()
+        self._beats = 0
+        self._last_beat: datetime | None = None
+        # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
+        # or for a row, from holding up the heartbeat.
+        self._session = database.session(
+            ("application_name", "holdfast keeper"), ("lock_timeout", "1s"), deadline=max(lease_time / 6, 1.0)
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="holdfast-keeper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+        if self._loop is None:
+            raise RuntimeError("the keeper's thread could not make an event loop")
+
+    async def stop(self) -> None:
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):  # the thread has ended by itself
+                self._loop.call_soon_threadsafe(self._task.cancel)
+        await asyncio.to_thread(self._thread.join)
+
+    def _main(self) -> None:
+        try:
+            with contextlib.suppress(asyncio.CancelledError):
+                asyncio.run(self._keep())
+        finally:
+            self._ready.set()
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._ready.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(every(self._lease_time / 6, self._beat, name="heartbeat"))
+                group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper"))
+                group.create_task(every(FLUSH_SECONDS, self._watch.look, name="watch"))
+        except* WorkerLost:
+            pass  # told already; there is nothing left to keep
+        finally:
+            await self._session.close()
+
+    async def _beat(self) -> None:
+        sent, before = time.monotonic(), self._last_beat
+        heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
+        try:
+            self._last_beat = await self._session.run(heartbeat, deadline=deadline)
+        except WorkerLost as error:
+            self._home.call_soon_threadsafe(self._lost, error)
+            raise
+        late = time.monotonic() > self._hands.good_until
+        self._hands.good_until = sent + self._lease_time
+        if late:
+            self._home.call_soon_threadsafe(self._hands.rouse)
+        self._beats += 1
+        if before is not None and self._beats % BEATS_BETWEEN_DISOWNS == 0:
+            await self._disown(before)
+
+    async def _disown(self, before: datetime) -> None:
+        in_flight, held = list(self._hands.in_flight), list(self._hands.held)
+        amount = await self._session.run(calls.disown(self._worker, held, in_flight, before))
+        if amount:
+            emit("worker.disowned", worker=self._worker, jobs=amount)
+
+    async def _flush(self) -> None:
+        running = {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+        gone = await self._flush_starts(running.values()) | await self._flush_notes(running.values())
+        if gone:
+            self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+
+    async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
+        now = time.monotonic()
+        long = [it for it in running if not it.recorded and now - it.begun >= FLUSH_SECONDS]
+        if not long:
+            return set()
+        ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
+        gone = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
+        for it in long:
+            it.recorded = True
+        return set(gone)
+
+    async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
+        said = [(it, note) for it in running if (note := it.context.note) is not it.written and note]
+        if not said:
+            return set()
+        gone = await self._session.run(
+            calls.progress_many([Progress(it.job.id, it.job.lease, *note) for it, note in said])
+        )
+        for it, note in said:
+            it.written = note
+        return set(gone)
+
+
+class _Watch:
+    """Sees when the worker's event loop does not come round, and who holds it up.
+
+    By the looks that went unanswered, not by the time that passed: a process that was stopped as a whole
+    has blocked nobody.
+    """
+
+    def __init__(self, worker: str) -> None:
+        self._worker = worker
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._unanswered = 0
+        self._told = False
+
+    async def look(self) -> None:
+        blocked = self._unanswered * FLUSH_SECONDS
+        if blocked >= BLOCKED_SECONDS and not self._told:
+            self._told = True
+            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
+            stack = "".join(traceback.format_stack(frame)) if frame else ""
+            emit("loop.blocked", worker=self._worker, seconds=blocked, stack=stack)
+        self._unanswered += 1
+        self._loop.call_soon_threadsafe(self._answer)
+
+    def _answer(self) -> None:
+        self._unanswered = 0
+        self._told = False

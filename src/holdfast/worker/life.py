@@ -1,0 +1,280 @@
+"""One run of a worker, from its first registration to its last word.
+
+    claimer ─► buffer ─► N slots (each: take, run, hand over) ─► finisher
+       ▲ wake: notify, poll, slot freed, next due     keeper: heartbeat, starts, progress, lost leases
+
+A worker that was declared lost drops what it holds and registers anew. One that is told to stop first stops
+whatever brings in work, then its slots, then its finisher, and says goodbye.
+"""
+
+import asyncio
+import contextlib
+import os
+import platform
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+from holdfast import calls
+from holdfast.calls import Claimed, Report
+from holdfast.database import Database
+from holdfast.errors import DatabaseUnavailable, WorkerLost
+from holdfast.events import emit
+from holdfast.job import Released
+from holdfast.task import Registry
+from holdfast.worker.claimer import Claimer
+from holdfast.worker.duties import ADVANCE_SECONDS, PROMOTE_SECONDS, UPKEEP_SECONDS, Duties
+from holdfast.worker.executor import Executor
+from holdfast.worker.finisher import Finisher
+from holdfast.worker.hands import Hands, Running
+from holdfast.worker.keeper import Keeper
+from holdfast.worker.loop import every
+from holdfast.worker.slots import Slots
+
+LAST_WORDS_SECONDS = 10.0
+HURRIED_SECONDS = 1.0
+# For one call: a silent database costs a worker no more than its lease, nor an overloaded one less than this.
+DEADLINES = (3.0, 30.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    queues: list[str] | None
+    concurrency: int
+    lease_time: timedelta
+    poll_interval: float
+    grace: float
+    notify: bool
+    name: str | None
+
+
+class Life:
+    def __init__(self, database: Database, registry: Registry, settings: Settings) -> None:
+        self._database = database
+        self._registry = registry
+        self._settings = settings
+        self._lease_time = settings.lease_time.total_seconds()
+        self._id = ""
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._promote_now = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._hands = Hands()
+        deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
+        # A lost claim is only claimed again, so a claim need not wait for the disk.
+        self._claiming = database.session(
+            ("application_name", "holdfast claimer"), ("synchronous_commit", "off"), deadline=deadline
+        )
+        self._finishing = database.session(("application_name", "holdfast finisher"), deadline=deadline)
+        self._serving = database.session(
+            ("application_name", "holdfast duties"),
+            ("lock_timeout", "2s"),
+            ("synchronous_commit", "off"),
+            deadline=deadline,
+        )
+        self._executor = Executor(registry)
+        self._finisher = Finisher(self._finishing, self._settled)
+        self._claimer = Claimer(
+            self._claiming,
+            self._hands,
+            queues=settings.queues,
+            tasks=registry.names(),
+            concurrency=settings.concurrency,
+            poll_interval=settings.poll_interval,
+            listens=settings.notify,
+            give_back=self._release,
+        )
+        self._slots = Slots(self._hands, self._executor, done=self._finisher.add, freed=self._claimer.freed)
+        self._duties = Duties(self._serving, lease_time=self._lease_time, due=self._claimer.hint)
+        self._keeper: Keeper | None = None
+
+    def stop(self) -> None:
+        (self._hurry if self._stop.is_set() else self._stop).set()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether handlers are left that ignore their cancellation."""
+        return bool(self._hands.running)
+
+    async def live(self, *, drain: bool) -> None:
+        try:
+            await self._register()
+            async with asyncio.TaskGroup() as group:
+                writing = group.create_task(self._finisher.run())
+                self._slots.open(self._settings.concurrency)
+                try:
+                    async with self._background(group):
+                        await self._until_told(drain=drain)
+                except asyncio.CancelledError:
+                    self._hurry.set()
+                    raise
+                finally:
+                    await self._wind_down()
+                    writing.cancel()
+        finally:
+            await self._say_goodbye()
+
+    # Being somebody.
+
+    async def _register(self) -> None:
+        settings, begun = self._settings, time.monotonic()
+        call = calls.register(
+            name=settings.name,
+            queues=settings.queues,
+            tasks=self._registry.names(),
+            lease_time=settings.lease_time,
+            host=platform.node(),
+            pid=os.getpid(),
+            version=version("holdfast"),
+        )
+        self._id = await self._serving.run(call)
+        self._hands.good_until = begun + self._lease_time
+        self._claimer.start_over(self._id)
+        self._keeper = Keeper(
+            self._database,
+            self._hands,
+            self._id,
+            lease_time=self._lease_time,
+            lost=self._declared_lost,
+            lost_jobs=self._drop,
+        )
+        self._keeper.start()
+        emit("worker.started", worker=self._id, queues=settings.queues, concurrency=settings.concurrency)
+
+    def _declared_lost(self, error: WorkerLost) -> None:
+        late = str(error.worker) != self._id  # a word about an earlier registration
+        if not late and not self._lost.is_set():
+            emit("worker.lost", worker=self._id, error=error)
+            self._lost.set()
+
+    async def _register_anew(self) -> float:
+        """What we held was given to others: let go of it, and begin again under a new name."""
+        await self._lost.wait()
+        self._hands.forget()
+        if self._keeper is not None:
+            await self._keeper.stop()
+        await self._register()
+        self._lost.clear()
+        self._claimer.hint()
+        return 0.0
+
+    def _drop(self, lost: list[Running]) -> None:
+        for running in lost:
+            # One that has ended in the meantime was not lost but reported, and its slot runs another job.
+            if running in self._hands.running:
+                emit("lease.lost", job=running.job.id, task=running.job.task)
+                running.stop("lost")
+
+    # Working.
+
+    @contextlib.asynccontextmanager
+    async def _background(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+        """Everything that keeps work coming in; it ends before the running jobs do."""
+        duties = self._duties
+        steps = [
+            every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
+            every(PROMOTE_SECONDS, duties.promote, name="promote", wake=self._promote_now),
+            every(duties.recover_seconds, duties.recover, name="recover"),
+            every(ADVANCE_SECONDS, duties.advance, name="advance"),
+            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep"),
+            every(0.0, self._register_anew, name="register"),
+        ]
+        if self._settings.notify:
+            steps.append(every(0.0, self._listen, name="listener"))
+        tasks = [group.create_task(step) for step in steps]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _claim(self) -> float:
+        try:
+            return await self._claimer.step()
+        except WorkerLost as error:
+            # The keeper finds out too, and may already have begun to put it right.
+            self._declared_lost(error)
+            return 0.1
+
+    async def _listen(self) -> float:
+        queues = self._settings.queues or ["*"]
+        channels = [await self._serving.run(calls.channel(queue)) for queue in queues]
+        listening = False
+        try:
+            async with contextlib.aclosing(self._database.listener().listen(channels)) as notifications:
+                async for _ in notifications:
+                    listening = True
+                    self._claimer.hint()
+                    self._promote_now.set()
+        except DatabaseUnavailable as error:
+            if not listening:
+                raise
+            emit("listener.lost", worker=self._id, error=error)
+        return 0.0
+
+    def _settled(self, report: Report) -> None:
+        job = self._hands.settle(report.id, report.lease)
+        if job is not None and job.suspect:
+            self._claimer.hint()  # suspects are handed out one at a time
+        if report.outcome in {"failed", "snoozed"}:
+            self._promote_now.set()  # it may be due again soon
+
+    def _release(self, job: Claimed) -> None:
+        self._finisher.add(self._executor.report(job, Released()))
+
+    # Stopping.
+
+    async def _until_told(self, *, drain: bool) -> None:
+        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._stop.wait())}
+        if drain:
+            waits.add(asyncio.create_task(self._until_drained()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+    async def _until_drained(self) -> None:
+        while True:
+            await self._claimer.idle.wait()
+            if self._hands.empty():
+                return
+            self._hands.changed.clear()
+            await self._hands.changed.wait()
+            if self._hands.empty():
+                # The last jobs may have enqueued others.
+                self._claimer.idle.clear()
+                self._claimer.hint()
+
+    async def _wind_down(self) -> None:
+        unstarted = self._hands.close()
+        emit("worker.stopping", worker=self._id, buffered=len(unstarted), running=len(self._hands.running))
+        for job in unstarted:
+            self._release(job)
+        await self._slots.finish(grace=self._settings.grace, hurry=self._hurry)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._last_words):
+                await self._finisher.idle()
+
+    @property
+    def _last_words(self) -> float:
+        return HURRIED_SECONDS if self._hurry.is_set() else LAST_WORDS_SECONDS
+
+    async def _say_goodbye(self) -> None:
+        if self._keeper is not None:
+            await self._keeper.stop()
+            try:
+                await self._serving.run(calls.leave(self._id), deadline=self._last_words)
+            except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
+                emit("leave.failed", worker=self._id, error=error)
+        for session in (self._claiming, self._finishing, self._serving):
+            await session.close()
+        self._executor.threads.close()
+        abandoned = len(self._hands.running) + self._executor.threads.busy
+        if abandoned:
+            emit("worker.abandoned", worker=self._id, handlers=abandoned)
+        emit("worker.stopped", worker=self._id)

@@ -1,0 +1,54 @@
+"""The only loop. Every background duty of a worker is a step that this repeats."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+
+from holdfast.errors import HoldfastError, WorkerLost
+from holdfast.events import emit
+
+Step = Callable[[], Awaitable[float | None]]
+
+LONGEST_PAUSE = 2.0
+
+
+async def every(seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None) -> None:
+    """Repeat a step until cancelled: after `seconds`, or after what it returns, or when `wake` is set.
+
+    A step that fails is told about and tried again: the database may be away for a while, and a worker
+    outlives that. Only the loss of the worker itself is passed on.
+    """
+    wake = wake or asyncio.Event()
+    failures = 0
+    while True:
+        wake.clear()
+        try:
+            pause = await step()
+            if failures:
+                emit(f"{name}.resumed", failures=failures)
+            failures = 0
+        except WorkerLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug in one duty must not end the worker
+            failures += 1
+            pause = _pause(failures, seconds)
+            kind = "failed" if isinstance(error, HoldfastError) else "broken"
+            # The 1st, 2nd, 4th, 8th …: an outage is not told a thousand times.
+            if failures & (failures - 1) == 0:
+                emit(f"{name}.{kind}", error=error, failures=failures)
+        await wait(wake, seconds if pause is None else pause)
+
+
+def _pause(failures: int, seconds: float) -> float:
+    """Longer each time, never longer than the step's own interval, and not in step with other workers."""
+    longest = min(seconds or LONGEST_PAUSE, LONGEST_PAUSE)
+    return min(0.1 * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+async def wait(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for the event at most this long; whether it came."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(max(seconds, 0)):
+            await event.wait()
+    return event.is_set()

@@ -1,0 +1,135 @@
+"""Several worker processes under one parent, which passes signals on and restarts the fallen.
+
+    terminal ── SIGINT ──► supervisor ── SIGTERM ──► N children, each in a session of its own
+                               └──────── pipe ─────► its end tells a child that the supervisor is gone
+
+The children are in sessions of their own because Ctrl-C reaches the whole foreground group: they would get
+it twice, once from the terminal and once from us, and a second signal means not to wait. The kernel closes
+the pipe however the supervisor dies, so no child outlives even its kill -9.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+
+from holdfast.events import emit
+from holdfast.worker.loop import wait
+
+Command = Callable[[int], Sequence[str]]
+
+# A child that lived this long was well, and is started again at once.
+WELL_SECONDS = 10.0
+LONGEST_PAUSE = 30.0
+DEFAULT_GRACE = timedelta(seconds=30)
+LAST_SECONDS = 30.0
+
+
+class Supervisor:
+    """Keeps `processes` children running; `command(number)` says how to start each.
+
+    A child that exits with 0 has done what it was asked to and is not started again. The first signal asks
+    the children to stop, the second not to wait, the third kills them.
+    """
+
+    def __init__(self, command: Command, processes: int) -> None:
+        self._command = command
+        self._processes = processes
+        self._children: dict[int, asyncio.subprocess.Process] = {}
+        self._signals = 0
+        self._failed = False
+
+    def run(self) -> int:
+        """Until all children have ended for good; the exit code."""
+        with _pipe() as lifeline:
+            return asyncio.run(self._run(lifeline))
+
+    async def _run(self, lifeline: int) -> int:
+        self._stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, self._signalled)
+        async with asyncio.TaskGroup() as group:
+            for number in range(1, self._processes + 1):
+                group.create_task(self._keep(number, lifeline))
+        return 1 if self._failed else 0
+
+    async def _keep(self, number: int, lifeline: int) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            born = time.monotonic()
+            code = await self._live(number, lifeline)
+            if code == 0 or self._stop.is_set():
+                # One that was still being loaded when it was told to stop has nothing to give back.
+                self._failed = self._failed or code not in {0, -signal.SIGTERM}
+                return
+            failures = 1 if time.monotonic() - born >= WELL_SECONDS else failures + 1
+            pause = min(0.1 * 2**failures, LONGEST_PAUSE) if failures > 1 else 0.0
+            emit("process.died", process=number, exit=_said(code), restart_in=pause)
+            await wait(self._stop, pause)
+
+    async def _live(self, number: int, lifeline: int) -> int:
+        """One life of a child; its exit code."""
+        child = await asyncio.create_subprocess_exec(
+            *self._command(number), stdin=lifeline, start_new_session=True
+        )
+        self._children[number] = child
+        emit("process.started", process=number, pid=child.pid)
+        try:
+            for _ in range(self._signals):  # those that came while it was being started
+                self._tell(child)
+            return await child.wait()
+        finally:
+            del self._children[number]
+
+    def _signalled(self) -> None:
+        self._signals += 1
+        self._stop.set()
+        for child in self._children.values():
+            self._tell(child)
+
+    def _tell(self, child: asyncio.subprocess.Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._signals > 2:  # noqa: PLR2004 - neither asked nor urged did it go
+                child.kill()
+            else:
+                child.terminate()
+
+
+def follow(grace: timedelta | None = None) -> None:
+    """In a child: stop in good order when the supervisor is gone, and at last in any order."""
+    lifeline = os.dup(0)
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a handler that reads its input finds none
+        os.dup2(nothing.fileno(), 0)
+
+    def watch() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep((grace or DEFAULT_GRACE).total_seconds() + LAST_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="holdfast-lifeline", daemon=True).start()
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[int]:
+    """The end to read from; nothing is ever written to the other, which only we hold."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def _said(code: int) -> str:
+    if code >= 0:
+        return str(code)
+    with contextlib.suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

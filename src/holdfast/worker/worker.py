@@ -1,0 +1,126 @@
+"""A worker, as its user sees it: what to serve, how to run, when to stop. What it does is in `life`."""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+
+from holdfast import limits
+from holdfast.database import Database
+from holdfast.task import Registry
+from holdfast.worker.failure import clean
+from holdfast.worker.life import Life, Settings
+
+_LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
+_NAME_LENGTH = 200
+
+
+class Worker:
+    """Runs the jobs of the tasks that this process knows; made by `hf.worker(…)`.
+
+    `run()` returns after SIGTERM or SIGINT: it stops claiming, gives back what has not started with the
+    attempt refunded, lets the rest finish for up to `grace` seconds, then gives that back too. A second
+    signal does not wait for the grace to pass. A handler that cannot be stopped, such as a plain function
+    that never returns, is left behind: it does not keep the process from ending.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        registry: Registry,
+        *,
+        queues: list[str] | None = None,
+        concurrency: int = 20,
+        lease_time: float | timedelta = 30.0,
+        poll_interval: float = 1.0,
+        grace: float = 30.0,
+        notify: bool = True,
+        name: str | None = None,
+    ) -> None:
+        self._database = database
+        self._registry = registry
+        self._settings = Settings(
+            queues=None if queues is None else _queues(queues),
+            concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),
+            lease_time=_lease_time(lease_time),
+            poll_interval=limits.number("poll_interval", poll_interval, 0.01, 3600),
+            grace=limits.number("grace", grace, 0, 86_400),
+            notify=notify and not database.transaction_pooling,
+            name=None if name is None else clean(str(name), _NAME_LENGTH),
+        )
+        self._life: Life | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, *, drain: bool = False) -> None:
+        """Work until told to stop; with `drain`, until there is nothing left to do."""
+        runner = asyncio.Runner()
+        try:
+            stuck = runner.run(self._run(drain=drain, signals=True))
+        except BaseException:
+            runner.close()
+            raise
+        if stuck:
+            # Closing the runner would cancel these handlers again, and wait for them for ever.
+            runner.get_loop().close()
+        else:
+            runner.close()
+
+    async def arun(self, *, drain: bool = False) -> None:
+        """The same in a loop of yours: signals are yours too, so call `stop`, or cancel it."""
+        await self._run(drain=drain, signals=False)
+
+    def stop(self) -> None:
+        """Ask a running worker to stop, from any thread; a second time, not to wait."""
+        life, loop = self._life, self._loop
+        if life is not None and loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(life.stop)
+
+    async def _run(self, *, drain: bool, signals: bool) -> bool:
+        """Whether coroutines are left that ignore their cancellation."""
+        life = Life(self._database, self._registry, self._settings)
+        self._loop, self._life = asyncio.get_running_loop(), life
+        try:
+            with _on_signals(life.stop) if signals else contextlib.nullcontext():
+                await life.live(drain=drain)
+        finally:
+            self._life = self._loop = None
+        return life.stuck
+
+
+def _lease_time(value: float | timedelta) -> timedelta:
+    lease_time = limits.duration("lease_time", value)
+    shortest, longest = _LEASE_TIMES
+    if not shortest <= lease_time <= longest:
+        raise limits.refused("lease_time", value, "must be between 1 second and 1 day")
+    return lease_time
+
+
+@contextlib.contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Python lets only the main thread hear them; elsewhere, whoever has the main thread calls `stop`."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {one: signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)}
+    for one in before:
+        loop.add_signal_handler(one, stop)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            loop.remove_signal_handler(one)
+            signal.signal(one, handler or signal.SIG_DFL)
+
+
+def _queues(names: object) -> list[str]:
+    # A text would be taken for its letters.
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise limits.refused("queues", names, "must be a list of names", hint='Write queues=["mail"].')
+    queues = [limits.name("queue", name) for name in names]
+    if not queues:
+        raise limits.refused("queues", names, "must not be empty", hint="Leave it out to serve every queue.")
+    return queues

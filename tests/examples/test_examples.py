@@ -1,0 +1,58 @@
+"""Every example runs, and prints what it is for."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from pages import ROOT
+
+EXAMPLES = {
+    "first_task": """
+        enqueued: pending
+        completed: welcome, user 7
+    """,
+    "transactional_order": """
+        Grace's order was rolled back, and its confirmation with it
+        sent: dear Ada, we received your order over 30
+    """,
+    "user_and_backfill": """
+         151  of-a-paying-user.png
+         150  just-uploaded.png
+         100  found-missing.png
+          30  old-0.png
+          30  old-1.png
+          30  old-2.png
+    """,
+    "long_job_progress": """
+        running:   0 %  download
+        running:  33 %  transcode
+        running:  66 %  upload
+        completed: 100 %  {'stored': 'holiday.mp4'}
+    """,
+    "sql_consumer": """
+        done: {'text': 'hello'} -> {'length': 5}
+        failed: {'txet': 'oops'}
+        woken: holdfast_letters letters
+        done: {'text': 'wake up'} -> {'length': 7}
+    """,
+}
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_prints_what_it_promises(name, holdfast_dsn):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / f"{name}.py"],
+        env={**os.environ, "HOLDFAST_DSN": holdfast_dsn},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [line.strip() for line in done.stdout.splitlines()] == [
+        line.strip() for line in EXAMPLES[name].strip().splitlines()
+    ]

@@ -1,0 +1,44 @@
+"""The generated pages of the reference say what the code says."""
+
+import runpy
+
+import psycopg
+import pytest
+from pages import ROOT
+
+ADVICE = "Run .venv/bin/python docs/generate_reference.py"
+
+
+@pytest.fixture(scope="module")
+def generator():
+    return runpy.run_path(str(ROOT / "docs" / "generate_reference.py"))
+
+
+@pytest.fixture
+def installed(holdfast_server):
+    """A database with the schema as it is installed; the tests' own has another clock."""
+    from holdfast import schema
+
+    with psycopg.connect(holdfast_server, autocommit=True) as server:
+        server.execute("create database holdfast_reference")
+        try:
+            with psycopg.connect(holdfast_server, dbname="holdfast_reference", autocommit=True) as connection:
+                schema.apply(connection)
+                yield connection
+        finally:
+            server.execute("drop database holdfast_reference with (force)")
+
+
+def test_the_page_of_sql_functions_is_up_to_date(generator, installed):
+    assert (ROOT / "docs/reference/sql.md").read_text() == generator["sql_page"](installed), ADVICE
+
+
+def test_the_page_of_commands_is_up_to_date(generator):
+    assert (ROOT / "docs/reference/cli.md").read_text() == generator["cli_page"](), ADVICE
+
+
+def test_every_function_that_python_calls_has_its_place_on_the_page(generator):
+    from holdfast import calls
+
+    placed = {name for names in generator["GROUPS"].values() for name in names.split()}
+    assert calls.FUNCTIONS.keys() <= placed, "name its group in docs/generate_reference.py"

@@ -1,0 +1,88 @@
+"""A worker in a process of its own, that prints its events: `python app.py '{"concurrency": 5}'`."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast import Context, Holdfast, subscribe
+from holdfast.worker import claimer, keeper, slots
+
+hf = Holdfast()
+
+
+@hf.task(name="noop")
+async def noop() -> None: ...
+
+
+@hf.task(name="work")
+async def work(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@hf.task(name="hold")
+async def hold(gate: str, ctx: Context) -> int:
+    """Wait until a file is there."""
+    while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - a file is seen from every process
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@hf.task(name="hold.thread")
+def hold_thread(gate: str) -> None:
+    while not Path(gate).exists():
+        threading.Event().wait(0.01)
+
+
+@hf.task(name="stubborn")
+async def stubborn() -> None:
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            continue
+
+
+@hf.task(name="stuck")
+def stuck() -> None:
+    threading.Event().wait()
+
+
+@hf.task(name="poison")
+async def poison() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell(name: str, fields: Mapping[str, Any]) -> None:
+    print(json.dumps([name, {key: str(value) for key, value in fields.items()}]), flush=True)  # noqa: T201
+
+
+def slow_beats() -> None:
+    """So that handlers are sure to end before their worker learns that it is lost."""
+    beat = keeper.Keeper._beat
+
+    async def slow_beat(self: keeper.Keeper) -> None:
+        await asyncio.sleep(0.3)
+        await beat(self)
+
+    keeper.Keeper._beat = slow_beat
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    claimer.LONGEST_WAIT = options.pop("longest_wait", claimer.LONGEST_WAIT)
+    slots.CLEAN_UP_SECONDS = options.pop("clean_up", slots.CLEAN_UP_SECONDS)
+    if options.pop("slow_beats", False):
+        slow_beats()
+    subscribe(tell)
+    with hf:
+        hf.worker(**options).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""PostgreSQL goes away and comes back, fast or in an instant: workers go on by themselves."""
+
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from holdfast import DatabaseUnavailable, Holdfast, HoldfastError, embedded
+
+LEASE = 1.5
+SETTINGS = {"fsync": "off", "full_page_writes": "off"}  # the machine stays up: what is written is written
+
+
+class Database:
+    """A server of the test's own, which it can stop and start."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._shares = [embedded.start(home, settings=SETTINGS)]
+        self.dsn = self._shares[0].dsn
+
+    def stop(self, how: signal.Signals) -> None:
+        pid_file = self._home / "data" / "postmaster.pid"
+        os.kill(int(pid_file.read_text().splitlines()[0]), how)
+
+    def start(self) -> None:
+        self._shares.append(embedded.start(self._home, settings=SETTINGS))
+
+    def close(self) -> None:
+        for share in self._shares:
+            share.stop()
+
+    def ask(self, question: str) -> list[tuple]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(question).fetchall()
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
+        Path(home).chmod(0o755)
+        database = Database(Path(home))
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def hf(database: Database) -> Iterator[Holdfast]:
+    with Holdfast(database.dsn) as hf:
+        hf.migrate()
+        yield hf
+
+
+class Producer:
+    """Enqueues one job after another; each is enqueued for sure, whatever happens in between."""
+
+    def __init__(self, holdfast: Holdfast) -> None:
+        self.ids: set = set()
+        self._holdfast = holdfast
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._produce)
+        self._thread.start()
+
+    def _produce(self) -> None:
+        while not self._stop.is_set():
+            chosen = uuid4()
+            while True:
+                try:
+                    self._holdfast.enqueue("work", id=chosen)  # the same id again, if the answer was lost
+                except HoldfastError:
+                    if self._stop.wait(0.05):
+                        return
+                else:
+                    break
+            self.ids.add(chosen)
+
+    def stop(self) -> set:
+        self._stop.set()
+        self._thread.join()
+        return self.ids
+
+
+def test_restarts_under_load_lose_nothing_and_nobody(hf: Holdfast, database: Database, work, told, until):
+    ran = []
+
+    @hf.task(name="work")
+    async def handler() -> None:
+        ran.append(1)
+
+    for _ in range(2):
+        work(lease_time=LEASE)
+    producer = Producer(Holdfast(hf.dsn))
+    try:
+        for how in (signal.SIGINT, signal.SIGQUIT):  # fast, immediate
+            before = len(ran)
+            until(lambda before=before: len(ran) > before + 50)
+            failures = len(told.named("heartbeat.failed"))
+            database.stop(how)
+            told.wait_for("heartbeat.failed", failures + 1)
+            database.start()
+        before = len(ran)
+        until(lambda before=before: len(ran) > before + 50, timeout=30)
+    finally:
+        ids = producer.stop()
+        producer._holdfast.close()
+    until(lambda: database.ask("select count(*) from holdfast.job") == [(0,)])
+    finished = {row[0] for row in database.ask("select id from holdfast.finished where state = 'completed'")}
+    assert ids <= finished
+    assert database.ask("select count(*) - count(distinct id) from holdfast.finished") == [(0,)]
+    assert database.ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
+    assert told.named("worker.lost") == []
+
+
+def test_an_outage_longer_than_the_lease_declares_nobody_dead(
+    hf: Holdfast, database: Database, work, told, until
+):
+    gate = threading.Event()
+
+    @hf.task(name="work")
+    def handler() -> None:
+        gate.wait()
+
+    jobs = hf.enqueue_many(hf.tasks.get("work").call() for _ in range(4))
+    for _ in range(2):
+        work(lease_time=LEASE, concurrency=2)
+    until(lambda: len(hf.jobs(state="running")) == 4)
+    beats = database.ask("select min(heartbeat_at) from holdfast.worker")
+    down_at = database.ask("select clock_timestamp()")[0][0]
+    database.stop(signal.SIGINT)
+    until(lambda: [event for event in told.named("heartbeat.failed") if event["failures"] == 16])
+    with pytest.raises(DatabaseUnavailable):
+        Holdfast(hf.dsn).enqueue("work")
+    database.start()
+    assert (database.ask("select clock_timestamp()")[0][0] - down_at).total_seconds() > LEASE
+    until(lambda: database.ask("select min(heartbeat_at) from holdfast.worker") > beats)
+    gate.set()
+    until(lambda: {job.refresh().state for job in jobs} == {"completed"})
+    assert {job.refresh().attempt for job in jobs} == {1}
+    # For longer than a lease, nobody is declared lost afterwards either.
+    until(
+        lambda: (database.ask("select clock_timestamp()")[0][0] - down_at).total_seconds() > 3 * LEASE,
+        timeout=30,
+    )
+    assert database.ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
+    assert told.named("worker.lost") == []

@@ -1,0 +1,103 @@
+"""A worker that dies takes nothing with it, and only those pay for its death who may have caused it."""
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import Holdfast, JobState
+from holdfast.task import named_job
+
+LEASE = 2.0
+FINISHERS = (
+    "select from pg_stat_activity "
+    "where datname = current_database() and application_name = 'holdfast finisher'"
+)
+
+
+@pytest.fixture
+def watcher(crew):
+    """A live worker that serves another queue: it only sees who dies."""
+    return crew(queues=["elsewhere"], lease_time=LEASE)
+
+
+def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path, ask, until, counts):
+    victim = crew(concurrency=5, lease_time=LEASE, longest_wait=60)
+    for _ in range(3):
+        hf.enqueue("noop")
+    until(lambda: counts() == {"completed": 3})
+    # Short ones first, so that it takes many at once; then those that it cannot finish.
+    hf.enqueue_many(named_job("noop") for _ in range(3000))
+    hf.enqueue_many(named_job("hold", {"gate": str(gate)}) for _ in range(60))
+    until(lambda: counts().get("running") == 5 and counts().get("claimed", 0) > 5, say=counts)
+    killed_at = time.monotonic()
+    victim.signal(signal.SIGKILL)
+    victim.wait()
+    until(lambda: not ask(FINISHERS))  # a write that was under way has ended, one way or the other
+    started = {row[0] for row in ask("select job_id from holdfast.running")}
+    claimed = {row[0] for row in ask("select id from holdfast.job where state = 'claimed'")}
+    assert len(started) == 5 < len(claimed)
+    until(lambda: set(counts()) == {"completed", "pending"}, say=counts)
+    assert time.monotonic() - killed_at < LEASE + 5
+    attempts = dict(ask("select id, attempt from holdfast.job"))
+    assert {attempts[job] for job in started} == {1}
+    assert {attempts[job] for job in claimed - started} == {0}
+
+    gate.touch()
+    crew(concurrency=5, lease_time=LEASE)
+    until(lambda: counts() == {"completed": 3063}, say=counts)
+    attempts = dict(ask("select id, attempt from holdfast.finished"))
+    assert {attempts.pop(job) for job in started} == {2}
+    assert set(attempts.values()) == {1}
+
+
+@pytest.mark.parametrize(("concurrency", "others", "attempts"), [(201, 200, 2), (1, 5, 1)])
+def test_a_job_that_kills_its_process_dies_alone(
+    hf: Holdfast, crew, ask, until, counts, concurrency, others, attempts
+):
+    crew(queues=["elsewhere"], lease_time=1)
+    poison, *rest = hf.enqueue_many(
+        [named_job("poison", max_attempts=attempts), *(named_job("noop") for _ in range(others))]
+    )
+    for _ in range(attempts + 1):  # the first death charges nobody: any of them may have caused it
+        worker = crew(lease_time=1, concurrency=concurrency)
+        assert worker.wait() == -signal.SIGKILL
+        until(lambda: not {"claimed", "running"} & set(counts()), say=counts)
+    assert (poison.refresh().state, poison.refresh().attempt) == (JobState.DEAD, attempts)
+    assert "died or was cut off" in poison.refresh().last_error
+    survivor = crew(lease_time=1, concurrency=concurrency)
+    until(lambda: counts() == {"completed": others, "dead": 1}, say=counts)
+    assert ask("select distinct attempt from holdfast.finished") == [(1,)]
+    assert {job.refresh().state for job in rest[:5]} == {JobState.COMPLETED}
+    assert survivor.told.named("worker.lost") == []
+
+
+def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(
+    hf: Holdfast, crew, watcher, gate: Path, ask, until, counts
+):
+    sleeper = crew(concurrency=10, lease_time=LEASE, longest_wait=60, slow_beats=True)
+    hf.enqueue_many(named_job("noop") for _ in range(2000))
+    until(lambda: counts() == {"completed": 2000}, say=counts)
+    held = hf.enqueue_many(named_job("hold", {"gate": str(gate)}) for _ in range(40))
+    until(lambda: counts().get("running") == 10 and counts().get("claimed", 0) > 0, say=counts)
+    sleeper.signal(signal.SIGSTOP)
+    until(lambda: counts() == {"completed": 2000, "pending": 40}, say=counts)
+    gate.touch()
+    sleeper.signal(signal.SIGCONT)
+
+    sleeper.told.wait_for("worker.started", 2)
+    refused = sleeper.told.named("report.refused")
+    # Those that ran; what waited in its buffer was not even begun on a lease that had run out.
+    assert [event["sqlstate"] for event in refused] == ["HF001"] * 10
+    assert len(sleeper.told.named("worker.lost")) == 1
+    # Nobody else serves this queue: what it lost, it now does under its new registration.
+    until(lambda: counts() == {"completed": 2040}, say=counts)
+    attempts = dict(
+        ask("select attempt, count(*) from holdfast.finished where task = 'hold' group by attempt")
+    )
+    assert attempts == {1: 30, 2: 10}
+    assert {job.refresh().result for job in held} == {sleeper.pid}
+    again = hf.enqueue("noop")
+    until(lambda: again.refresh().state is JobState.COMPLETED)
+    assert watcher.told.named("worker.lost") == []

@@ -1,0 +1,96 @@
+"""The database did it, but its answer was lost: nothing stays held, nothing happens twice."""
+
+import pytest
+
+from holdfast import Context, Holdfast, JobState
+
+NEEDLE = "a needle in the answer"
+
+
+@pytest.fixture
+def far(proxy):
+    """A Holdfast whose connections all lead through the proxy."""
+    with Holdfast(proxy.dsn) as far:
+        yield far
+
+
+@pytest.fixture
+def ran(far: Holdfast):
+    """The attempts of which a handler was begun."""
+    ran: list[tuple[int, int]] = []
+
+    @far.task(name="note")
+    async def note(number: int, mark: str, ctx: Context) -> str:
+        ran.append((number, ctx.attempt))
+        return mark
+
+    @far.task(name="fail")
+    async def fail(ctx: Context) -> None:
+        ran.append((0, ctx.attempt))
+        raise ValueError("no")
+
+    return ran
+
+
+def has_the_needle(purpose: str, answer: bytes) -> bool:
+    return purpose == "claimer" and NEEDLE.encode() in answer
+
+
+def test_a_claim_whose_answer_was_lost_is_asked_for_again(far, ran, proxy, work, told, until, counts, ask):
+    work(far)
+    proxy.swallow(has_the_needle)
+    far.enqueue_many(far.tasks.get("note").call(number, NEEDLE) for number in range(15))
+    until(lambda: counts() == {"completed": 15}, say=counts)
+    assert proxy.swallowed == 1
+    assert len(told.named("claim.failed")) == 1
+    assert sorted(ran) == [(number, 1) for number in range(15)]
+    assert ask("select distinct attempt from holdfast.finished") == [(1,)]
+
+
+def test_a_claim_that_cannot_even_be_asked_for_is_given_back(far, ran, proxy, work, told, until, counts):
+    work(far, lease_time=2, poll_interval=60)
+    proxy.swallow(has_the_needle, times=2)
+    far.enqueue_many(far.tasks.get("note").call(number, NEEDLE) for number in range(15))
+    assert told.wait_for("worker.disowned")["jobs"] == 15
+    until(lambda: counts() == {"completed": 15}, say=counts)
+    assert proxy.swallowed == 2
+    assert sorted(ran) == [(number, 1) for number in range(15)]
+
+
+def test_a_finish_whose_answer_was_lost_is_reported_once(far, ran, proxy, work, told, until, counts, ask):
+    work(far)
+    proxy.swallow(lambda purpose, _: purpose == "finisher")
+    far.enqueue_many(far.tasks.get("note").call(number, "done") for number in range(15))
+    until(lambda: counts() == {"completed": 15}, say=counts)
+    assert proxy.swallowed == 1
+    until(lambda: told.named("finisher.failed"))
+    assert sorted(ran) == [(number, 1) for number in range(15)]
+    assert ask("select count(*) from holdfast.finished") == [(15,)]
+    # And the worker lets go of them: it goes on, and is told nothing of refusals.
+    last = far.tasks.get("note").enqueue(99, "done")
+    until(lambda: last.refresh().state is JobState.COMPLETED)
+    assert told.named("report.refused") == []
+
+
+def test_a_failure_whose_answer_was_lost_is_counted_once(far, ran, proxy, work, told, until, ask):
+    work(far)
+    proxy.swallow(lambda purpose, _: purpose == "finisher")
+    job = far.tasks.get("fail").enqueue()
+    told.wait_for("finisher.failed")
+    until(lambda: job.refresh().state is JobState.SCHEDULED)
+    another = far.tasks.get("note").enqueue(1, "done")
+    until(lambda: another.refresh().state is JobState.COMPLETED)
+    assert (job.refresh().state, job.refresh().attempt) == (JobState.SCHEDULED, 1)
+    assert ask("select count(*) from holdfast.attempt_error") == [(1,)]
+    assert told.named("report.refused") == []
+
+
+def test_connections_that_are_cut_again_and_again_lose_nothing(far, ran, proxy, work, until, counts, ask):
+    work(far, concurrency=5)
+    for batch in range(10):
+        far.enqueue_many(far.tasks.get("note").call(batch * 100 + number, "done") for number in range(100))
+        for purpose in ("claimer", "finisher", "duties", "keeper", "listener"):
+            proxy.cut(purpose)
+    until(lambda: counts() == {"completed": 1000}, say=counts)
+    assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
+    assert len({number for number, _ in ran}) == 1000

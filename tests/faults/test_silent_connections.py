@@ -1,0 +1,93 @@
+"""A connection that neither answers nor breaks is noticed by its deadline, and replaced."""
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Holdfast, JobState
+from holdfast.database import Listener
+from holdfast.worker import life
+
+LISTENING = """
+    select from pg_stat_activity
+    where datname = current_database() and state = 'idle' and (query ilike 'listen %%' or query = 'select 1')
+"""
+
+
+@pytest.fixture
+def far(proxy):
+    with Holdfast(proxy.dsn) as far:
+
+        @far.task(name="noop")
+        async def noop() -> None: ...
+
+        yield far
+
+
+@pytest.fixture
+def quick_deadlines(monkeypatch):
+    monkeypatch.setattr(life, "DEADLINES", (0.5, 0.5))
+    monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
+    monkeypatch.setitem(Listener.listen.__kwdefaults__, "probe_every", 0.3)
+
+
+@pytest.fixture
+def noop(hf: Holdfast):
+    return lambda: hf.enqueue("noop")
+
+
+def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, quick_deadlines):
+    work(far)
+    for purpose, event in (("claimer", "claim.failed"), ("finisher", "finisher.failed")):
+        first = noop()
+        until(lambda first=first: first.refresh().state is JobState.COMPLETED)
+        proxy.silence(purpose)
+        job = noop()
+        told.wait_for(event)
+        until(lambda job=job: job.refresh().state is JobState.COMPLETED)
+        assert job.refresh().attempt == 1
+
+
+def test_a_lost_listener_is_restored(far, noop, proxy, work, told, until, ask, quick_deadlines):
+    work(far, poll_interval=60)
+    for number, breaks in enumerate([proxy.cut, proxy.silence], start=1):
+        until(lambda number=number: len(proxy.lines("listener")) == number and len(ask(LISTENING)) == 1)
+        breaks("listener")
+        told.wait_for("listener.lost", number)
+    until(lambda: len(proxy.lines("listener")) == 3)
+    for _ in range(3):
+        job = noop()
+        until(lambda job=job: job.refresh().state is JobState.COMPLETED)
+        assert job.refresh().claimed_at - job.refresh().created_at < timedelta(seconds=1)
+
+
+def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
+    hf, far, noop, proxy, work, told, until, ask
+):
+    work(hf, lease_time=3)  # somebody watches
+    worker = work(far, lease_time=3)
+    until(lambda: proxy.lines("keeper"))
+    proxy.silence("keeper")
+    told.wait_for("heartbeat.failed")
+    seen = ask("select max(heartbeat_at) from holdfast.worker where pid is not null")
+    until(lambda: len(proxy.lines("keeper")) > 1)
+    until(lambda: ask("select max(heartbeat_at) from holdfast.worker") > seen)
+    job = noop()
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
+    assert told.named("worker.lost") == []
+    assert told.named("loop.blocked") == []
+    worker.end()
+
+
+def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(far, noop, proxy, work, until, monkeypatch):
+    monkeypatch.setattr(life, "LAST_WORDS_SECONDS", 0.5)
+    worker = work(far)
+    first = noop()
+    until(lambda: first.refresh().state is JobState.COMPLETED)
+    proxy.silence("all")
+    begun = time.monotonic()
+    worker.stop()
+    worker.wait()
+    assert time.monotonic() - begun < 6

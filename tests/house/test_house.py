@@ -1,0 +1,87 @@
+"""The rules that keep the house straight, as far as a test can see them."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[2]
+SOURCE = HOUSE / "src" / "holdfast"
+
+STATEMENT = re.compile(
+    r"^\s*(select\b.+\bfrom\b|select\s+\w+\.|insert\s+into\b|update\s+\w+\.?\w*\s+set\b|delete\s+from\b"
+    r"|(create|alter|drop)\s+(table|function|database|index|view|role)\b|listen\s|notify\s)",
+    re.IGNORECASE | re.DOTALL,
+)
+# Where a statement may stand: the carriers, the installer, and what makes servers and test databases.
+CARRIERS = ("database/", "schema.py", "plan.py", "embedded/", "testing.py")
+
+
+def _texts(file: Path) -> Iterator[str]:
+    tree = ast.parse(file.read_text())
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.value
+
+
+def test_no_sql_statement_stands_outside_the_carriers():
+    found = [
+        f"{file.relative_to(SOURCE)}: {text[:80]}"
+        for file in SOURCE.rglob("*.py")
+        if not str(file.relative_to(SOURCE)).startswith(CARRIERS)
+        for text in _texts(file)
+        if STATEMENT.search(text)
+    ]
+    assert found == []
+
+
+def test_the_search_for_statements_finds_them_where_they_are():
+    assert any(STATEMENT.search(text) for text in _texts(SOURCE / "database" / "session.py"))
+
+
+def test_importing_holdfast_loads_neither_the_command_line_nor_a_web_server():
+    code = "import sys, holdfast; print(*sorted(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    strangers = {
+        "click",
+        "rich",
+        "starlette",
+        "uvicorn",
+        "jinja2",
+        "pytest",
+        "holdfast.cli",
+        "holdfast.testing",
+    }
+    assert strangers.isdisjoint(loaded)
+
+
+def test_nothing_names_this_machine_or_a_registry():
+    private = re.compile(r"(^|[^\w.])/(root|work)/|--(extra-)?index-url")
+    files = [
+        *(file for file in HOUSE.iterdir() if file.is_file()),
+        *(
+            file
+            for part in ("src", "tests", "docs", "bench", "examples")
+            for file in (HOUSE / part).rglob("*")
+        ),
+    ]
+    texts = {
+        str(file.relative_to(HOUSE)): file.read_text(errors="replace")
+        for file in files
+        if file.suffix in {".py", ".sql", ".md", ".toml", ".txt", ".sh", ""}
+        and not {".envs", "__pycache__"} & set(file.parts)
+        and file.is_file()
+    }
+    del texts["tests/house/test_house.py"]
+    assert [name for name, text in texts.items() if private.search(text)] == []

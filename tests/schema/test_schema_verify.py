@@ -1,0 +1,66 @@
+import asyncio
+
+import psycopg
+import pytest
+
+from holdfast import schema
+from holdfast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
+
+
+def sync_verify(dsn, plan):
+    with psycopg.connect(dsn) as conn:
+        schema.verify(conn, plan)
+
+
+def async_verify(dsn, plan):
+    async def main():
+        async with await psycopg.AsyncConnection.connect(dsn) as conn:
+            await schema.averify(conn, plan)
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=[sync_verify, async_verify])
+def verify(request, empty_dsn):
+    return lambda plan=None: request.param(empty_dsn, plan)
+
+
+def test_an_empty_database_is_told_from_an_outdated_one(verify, conn):
+    with pytest.raises(SchemaMissing, match="holdfast migrate"):
+        verify()
+
+    conn.execute("create schema holdfast")
+
+    with pytest.raises(SchemaMissing):
+        verify()
+
+
+def test_a_database_that_lacks_a_file_is_outdated(verify, conn, make_plan):
+    old = make_plan(_0001_a="create table holdfast.a ();")
+    schema.apply(conn, old)
+    verify(old)
+
+    with pytest.raises(
+        SchemaOutdated, match=r"lacks 0002_b\.sql of release 2\.0\.0.*holdfast migrate"
+    ) as outdated:
+        verify(make_plan(_0001_a="create table holdfast.a ();", _0002_b="select 1;", version="2.0.0"))
+    assert (outdated.value.found, outdated.value.needed) == (1, 2)
+
+    with pytest.raises(SchemaOutdated, match=r"lacks f\.sql"):
+        verify(make_plan(_0001_a="create table holdfast.a ();", f="select 1;"))
+
+
+def test_a_database_with_an_unknown_migration_is_too_new(verify, conn, make_plan):
+    schema.apply(conn, make_plan(_0001_a="select 1;", _0002_b="select 2;"))
+
+    with pytest.raises(SchemaTooNew, match="Upgrade the holdfast package") as too_new:
+        verify(make_plan(_0001_a="select 1;"))
+    assert (too_new.value.found, too_new.value.needed) == (2, 1)
+
+
+def test_an_older_worker_may_start_on_functions_of_a_newer_release(verify, conn, make_plan):
+    old = make_plan(_0001_a="select 1;", f="select 1;")
+    schema.apply(conn, old)
+    schema.apply(conn, make_plan(_0001_a="select 1;", f="select 2;", g="select 3;", version="1.0.1"))
+
+    verify(old)

@@ -1,0 +1,267 @@
+"""A worker that dies loses its jobs to others; one that lives never does, also not after an outage."""
+
+from datetime import timedelta
+
+import pytest
+
+LEASE = 30
+
+
+@pytest.fixture
+def look(sql):
+    """Recover as a duty does."""
+    return lambda: sql.value("recover")
+
+
+@pytest.fixture
+def watch(sql, clock, look):
+    """Let time pass while somebody looks every few seconds, and these workers are heard of."""
+
+    def pass_time(seconds, *alive, every=5):
+        recovered = 0
+        for _ in range(seconds // every):
+            clock.advance(seconds=every)
+            for worker in alive:
+                sql.value("heartbeat", worker=worker)
+            recovered += look()
+        return recovered
+
+    return pass_time
+
+
+@pytest.fixture
+def worker_with(sql):
+    """Register a worker and let it claim; returns its id and its jobs."""
+
+    def make(amount=1, started=0, max_attempts=3, **options):
+        sql.enqueue_many(amount, max_attempts=[max_attempts] * amount)
+        worker = sql.value("register", **options)
+        jobs = sql.claim_all(worker=worker)
+        assert len(jobs) == amount
+        for job in jobs[:started]:
+            assert sql.rows("start", ids=[job.id], leases=[job.lease]) == []
+        return worker, jobs
+
+    return make
+
+
+def status(sql, worker):
+    return {row.id: row.status for row in sql.rows("list_workers")}[worker]
+
+
+def test_a_dead_worker_loses_its_jobs_within_the_lease_time(sql, watch, worker_with):
+    dead, jobs = worker_with(3)
+    alive, kept = worker_with(2)
+    watch(10, dead, alive)
+    assert watch(LEASE - 5, alive) == 0
+    assert watch(10, alive) == 3
+    assert {sql.state(job.id) for job in jobs} == {"pending"}
+    assert {sql.state(job.id) for job in kept} == {"claimed"}
+    assert status(sql, dead) == "lost"
+    assert status(sql, alive) == "busy"
+    assert sql.one("select recovered from holdfast.worker where id = %s", dead) == 3
+
+
+def test_a_long_job_that_is_alive_keeps_its_lease_however_long_it_runs(sql, watch, worker_with):
+    alive, (job,) = worker_with(1, started=1)
+    assert watch(1800, alive, every=15) == 0
+    assert sql.finish([job]) == []
+
+
+def test_started_jobs_have_one_attempt_more_and_unstarted_ones_do_not(sql, watch, worker_with):
+    _, jobs = worker_with(10, started=3)
+    assert watch(60) == 10
+    assert [sql.job(job.id).attempt for job in jobs] == [1] * 3 + [0] * 7
+    for job in jobs[:3]:
+        assert [error.attempt for error in sql.rows("job_errors", id=job.id)] == [1]
+        assert sql.job(job.id).last_error.startswith("lost:")
+    assert [sql.rows("job_errors", id=job.id) for job in jobs[3:]] == [[]] * 7
+    assert sql("select from holdfast.running") == []
+
+
+def test_a_job_out_of_attempts_goes_to_the_dead_letters(sql, watch, worker_with):
+    worker, jobs = worker_with(3, started=2, max_attempts=1)
+    assert watch(60) == 3
+    assert [sql.state(job.id) for job in jobs] == ["dead", "dead", "pending"]
+    dead = sql.job(jobs[0].id)
+    assert (dead.worker, dead.attempt) == (worker, 1)
+    assert dead.started_at is not None
+    assert dead.last_error.startswith("lost:")
+    (error,) = sql.rows("job_errors", id=jobs[0].id)
+    assert str(worker) in error.error
+
+
+def test_a_job_that_was_to_be_cancelled_is_cancelled(sql, watch, worker_with):
+    _, jobs = worker_with(2, started=1)
+    for job in jobs:
+        sql.value("cancel", id=job.id)
+    assert watch(60) == 2
+    assert [sql.state(job.id) for job in jobs] == ["cancelled"] * 2
+
+
+def test_after_an_outage_longer_than_the_lease_nobody_is_judged_until_a_lease_has_passed(
+    sql, watch, clock, look, worker_with
+):
+    alive, kept = worker_with(2)
+    dead, lost = worker_with(2)
+    watch(20, alive, dead)
+    clock.advance(seconds=40)  # the database was away: no heartbeats, no looks
+    assert look() == 0
+    assert watch(10) == 0, "the live one is only on its way back"
+    assert watch(15, alive) == 0
+    assert watch(15, alive) == 2
+    assert {sql.state(job.id) for job in kept} == {"claimed"}
+    assert {sql.state(job.id) for job in lost} == {"pending"}
+
+
+@pytest.mark.parametrize("outage", [16, 40, 300, 86_400])
+def test_outages_that_follow_each_other_closely_judge_nobody_either(
+    sql, watch, clock, look, worker_with, outage
+):
+    _, jobs = worker_with(1)
+    watch(10, jobs[0].worker, every=1)
+    for _ in range(5):
+        clock.advance(seconds=outage)
+        assert look() == 0
+        clock.advance(seconds=1)
+        assert look() == 0
+        sql.value("heartbeat", worker=jobs[0].worker)
+    assert sql.finish(jobs) == []
+
+
+def test_two_outages_with_a_single_look_between_them_judge_nobody(sql, watch, clock, look, worker_with):
+    _, jobs = worker_with(1)
+    watch(10, jobs[0].worker, every=1)
+    for _ in range(2):
+        clock.advance(seconds=40)
+        assert look() == 0
+    assert sql.finish(jobs) == []
+
+
+def test_an_outage_is_measured_by_each_workers_own_lease(sql, watch, clock, look, worker_with):
+    short, its = worker_with(1, lease_time="2 seconds")
+    long, theirs = worker_with(1, lease_time="10 minutes")
+    watch(5, short, long, every=1)
+    clock.advance(seconds=4)  # longer than half the lease of the one, nothing to the other
+    assert look() == 0
+    graced = "select graced_at > started_at from holdfast.worker where id = %s"
+    # Both were graced by the very first look; only one by this.
+    newest = sql.one("select max(graced_at) from holdfast.worker")
+    assert [id_ for (id_,) in sql("select id from holdfast.worker where graced_at = %s", newest)] == [short]
+    assert sql.one(graced, short)
+    assert watch(3, every=1) == 1
+    assert (sql.state(its[0].id), sql.state(theirs[0].id)) == ("pending", "claimed")
+
+
+def test_a_clock_that_jumps_judges_nobody(sql, watch, clock, look, worker_with):
+    _, jobs = worker_with(1)
+    watch(10, jobs[0].worker)
+    clock.advance(hours=-2)
+    assert look() == 0
+    clock.advance(hours=4)
+    assert look() == 0
+    sql.value("heartbeat", worker=jobs[0].worker)
+    assert watch(20, jobs[0].worker) == 0
+    assert sql.finish(jobs) == []
+
+
+def test_looks_from_cron_once_a_minute_recover_too(sql, watch, worker_with):
+    alive, kept = worker_with(1)
+    dead, lost = worker_with(1)
+    watch(180, alive, dead, every=60)
+    assert watch(240, alive, every=60) == 1
+    assert sql.state(lost[0].id) == "pending"
+    assert sql.state(kept[0].id) == "claimed"
+
+
+@pytest.mark.parametrize("began", [1, 20, 40, 55])
+def test_an_outage_between_looks_from_cron_judges_nobody(sql, clock, look, watch, worker_with, began):
+    # The database goes away `began` seconds after a look and is back just in time for the next one.
+    alive, jobs = worker_with(1)
+    watch(240, alive, every=60)
+    clock.advance(seconds=began)
+    if began > 5:
+        sql.value("heartbeat", worker=alive)
+    clock.advance(seconds=60 - began)
+    assert look() == 0
+    sql.value("heartbeat", worker=alive)
+    assert watch(180, alive, every=60) == 0
+    assert sql.finish(jobs) == []
+
+
+def test_by_hand_there_is_a_timeout_and_no_grace(sql, clock, worker_with):
+    worker, jobs = worker_with(5)
+    clock.advance(seconds=10)
+    assert sql.value("recover", timeout="11 seconds") == 0
+    assert sql.value("recover", timeout="9 seconds") == 5
+    assert {sql.state(job.id) for job in jobs} == {"pending"}
+    assert status(sql, worker) == "lost"
+
+
+def test_by_hand_everything_is_taken_back_in_one_call(sql):
+    worker = sql.value("register")
+    sql.enqueue_many(6000)
+    sql.claim_all(worker=worker)
+    assert sql.lose(worker) == 6000
+    assert sql.one("select count(*) from holdfast.job where state = 'pending' and attempt = 0") == 6000
+
+
+def test_a_negative_timeout_is_refused(sql, refused):
+    with refused("HF008"):
+        sql.value("recover", timeout="-1 second")
+
+
+def test_a_look_beside_another_does_nothing(sql, other, worker_with):
+    worker, _ = worker_with(2)
+    sql("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
+    with sql.connection.transaction():
+        assert sql.value("recover", timeout="9 days") == 2
+        assert other.value("recover") == 0
+    assert status(sql, worker) == "lost"
+
+
+def test_recovered_jobs_keep_their_order_and_go_before_fresh_ones(sql, worker_with):
+    worker, jobs = worker_with(20)
+    fresh = sql.enqueue()
+    sql.lose(worker)
+    order = []
+    while taken := sql.claim_all():
+        order += [job.id for job in taken]
+        sql.finish(taken)
+    assert order == [job.id for job in jobs] + [fresh]
+
+
+def test_a_consumer_that_only_speaks_sql_is_recovered_and_can_renew(sql, watch):
+    sql.enqueue_many(2)
+    silent, renewing = sql.claim_one(), sql.claim_one()
+    assert watch(60, renewing.worker) == 1
+    assert (sql.state(silent.id), sql.state(renewing.id)) == ("pending", "claimed")
+
+
+def test_claiming_counts_as_a_sign_of_life(sql, clock, look, worker_with):
+    worker, _ = worker_with(1)
+    for _ in range(30):
+        clock.advance(seconds=11)
+        sql.claim(worker=worker)
+        assert look() == 0
+    assert status(sql, worker) == "busy"
+
+
+def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(sql, clock, worker_with):
+    worker, jobs = worker_with(2, started=1)
+    sql("delete from holdfast.worker where id = %s", worker)
+    sql.value("upkeep")
+    assert sql.live(jobs[0].id).state == "claimed", "its claim may have been made just now"
+    clock.advance(seconds=31)
+    sql.value("upkeep")
+    assert [(sql.state(job.id), sql.job(job.id).attempt) for job in jobs] == [("pending", 1), ("pending", 0)]
+
+
+def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
+    hasty, its = worker_with(1, lease_time=timedelta(seconds=10))
+    slow, theirs = worker_with(1, lease_time=timedelta(minutes=5))
+    watch(10, hasty, slow)
+    watch(20)
+    assert (sql.state(its[0].id), sql.state(theirs[0].id)) == ("pending", "claimed")
+    watch(300)
+    assert sql.state(theirs[0].id) == "pending"

@@ -1,0 +1,154 @@
+"""The state machine: written down once, and kept by the database itself."""
+
+import psycopg
+import pytest
+
+TERMINAL = {"completed", "dead", "cancelled"}
+LIVE = {"scheduled", "pending", "claimed"}
+
+
+@pytest.fixture
+def job_in(sql):
+    """Make a job in a live state; returns its id."""
+
+    def make(state: str):
+        if state == "scheduled":
+            return sql.enqueue(delay="1 hour")
+        job_id = sql.enqueue()
+        if state == "claimed":
+            sql.claim_one()
+        return job_id
+
+    return make
+
+
+def test_the_reference_table_says_what_each_state_is(sql):
+    rows = sql("select name, terminal, claimable from holdfast.state")
+    assert {name for name, terminal, _ in rows if terminal} == TERMINAL
+    assert {name for name, _, claimable in rows if claimable} == {"pending"}
+    assert {name for name, _, _ in rows} == LIVE | TERMINAL | {"running"}
+
+
+def test_no_state_follows_a_terminal_one_but_by_a_replay(sql):
+    follows = dict(sql("select name, successors from holdfast.state where terminal"))
+    assert follows == {"completed": [], "cancelled": [], "dead": ["pending"]}
+
+
+def test_every_successor_is_a_state(sql):
+    assert sql("select unnest(successors) from holdfast.state except select name from holdfast.state") == []
+
+
+def test_is_terminal_answers_for_one_state(sql, refused):
+    for name in LIVE | {"running"}:
+        assert sql.value("is_terminal", state=name) is False
+    for name in TERMINAL:
+        assert sql.value("is_terminal", state=name) is True
+    for odd in ("done", None):
+        with refused("HF008") as error:
+            sql.value("is_terminal", state=odd)
+        assert "pending" in error.hint
+
+
+@pytest.mark.parametrize("old", sorted(LIVE))
+def test_an_illegal_change_of_state_is_refused_by_the_database_itself(sql, job_in, old, refused):
+    job_id = job_in(old)
+    legal = set(sql.one("select successors from holdfast.state where name = %s", old)) | {old}
+    for new in (LIVE | TERMINAL | {"running", "asleep"}) - legal:
+        with refused("HF010") as error:
+            sql(
+                "update holdfast.job set state = %s, seq = nextval('holdfast.job_seq') where id = %s",
+                new,
+                job_id,
+            )
+        assert error.detail == {"id": str(job_id), "from_state": old, "to_state": new}
+        assert "holdfast.state" in error.hint
+    assert sql.live(job_id).state == old
+
+
+@pytest.mark.parametrize("old", sorted(LIVE))
+def test_a_job_that_ends_leaves_the_table_and_is_never_marked_there(sql, job_in, old):
+    job_id = job_in(old)
+    legal = set(sql.one("select successors from holdfast.state where name = %s", old))
+    for new in legal & (TERMINAL | {"running"}):
+        with pytest.raises(
+            psycopg.errors.CheckViolation, match="a live job is scheduled, pending or claimed"
+        ):
+            sql(
+                "update holdfast.job set state = %s, lease = null, worker_id = null where id = %s",
+                new,
+                job_id,
+            )
+
+
+def test_a_job_never_gets_a_place_that_a_head_may_have_passed(sql, job_in, refused):
+    claimed, scheduled, pending = (job_in(state) for state in ("claimed", "scheduled", "pending"))
+    lane = sql.value("lane", queue="other", priority=1, task="task")
+    for job_id, change in [
+        (scheduled, "state = 'pending'"),
+        (scheduled, "seq = seq - 1"),
+        (pending, "seq = seq - 1"),
+        (pending, f"lane_id = {lane}"),
+        (claimed, "state = 'pending'"),
+        (claimed, "seq = 0"),
+    ]:
+        with refused("HF010") as error:
+            sql(f"update holdfast.job set {change} where id = %s", job_id)
+        assert "not behind its old place" in error.message
+
+
+def test_a_legal_change_with_a_new_place_is_allowed(sql, job_in):
+    job_id = job_in("scheduled")
+    sql("update holdfast.job set state = 'pending', seq = nextval('holdfast.job_seq') where id = %s", job_id)
+    assert sql.claim_one().id == job_id
+
+
+def test_a_job_keeps_its_id(sql, job_in, refused):
+    with refused("HF010"):
+        sql("update holdfast.job set id = gen_random_uuid() where id = %s", job_in("pending"))
+
+
+def test_jobs_do_not_leave_by_hand(sql, job_in, refused):
+    job_id = job_in("pending")
+    with refused("HF010") as error:
+        sql("delete from holdfast.job")
+    assert error.detail["id"] == str(job_id)
+    assert "cancel" in error.hint
+    with refused("HF010"):
+        sql("truncate holdfast.job")
+    assert sql.state(job_id) == "pending"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "state = 'claimed'",
+        "state = 'scheduled'",
+        "state = 'completed'",
+        "attempt = 1",
+        "lease = gen_random_uuid()",
+        "worker_id = gen_random_uuid()",
+        "last_lease = gen_random_uuid()",
+        "claimed_at = now()",
+        "cancel_requested_at = now()",
+    ],
+)
+def test_a_job_begins_at_the_beginning(sql, said, refused):
+    column, value = said.split(" = ")
+    lane = sql.value("lane", queue="default", priority=100, task="task")
+    with refused("HF010"):
+        sql(f"insert into holdfast.job (lane_id, task, {column}) values ({lane}, 'task', {value})")
+
+
+def test_what_a_live_job_must_have_is_a_constraint(sql, job_in):
+    claimed, scheduled = job_in("claimed"), job_in("scheduled")
+    for job_id, change, sentence in [
+        (claimed, "lease = null", "a claimed job and no other has a lease and a worker"),
+        (claimed, "worker_id = null", "a claimed job and no other has a lease and a worker"),
+        (scheduled, "lease = id", "a claimed job and no other has a lease and a worker"),
+        (scheduled, "worker_id = id", "a claimed job and no other has a lease and a worker"),
+        (scheduled, "run_at = null", "a scheduled job has a time"),
+        (claimed, "attempt = -1", "attempts are counted from 0"),
+        (claimed, "max_attempts = 0", "max_attempts is between 1 and 32767"),
+    ]:
+        with pytest.raises(psycopg.errors.CheckViolation, match=sentence):
+            sql(f"update holdfast.job set {change} where id = %s", job_id)

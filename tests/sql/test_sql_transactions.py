@@ -1,0 +1,124 @@
+"""Our functions inside the caller's own transaction, at every isolation level."""
+
+import pytest
+
+FROZEN = ["repeatable read", "serializable"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", *FROZEN])
+def test_a_job_is_there_if_and_only_if_its_transaction_commits(sql, other, isolation):
+    with sql.transaction(isolation):
+        job_id = sql.enqueue()
+        assert sql.state(job_id) == "pending"
+        assert other.rows("job", id=job_id) == []
+        assert other.claim() == []
+    assert [job.id for job in other.claim()] == [job_id]
+
+    with sql.connection.transaction(force_rollback=True):
+        sql(f"set transaction isolation level {isolation}")
+        gone = sql.enqueue()
+    assert other.rows("job", id=gone) == []
+    assert other.claim() == []
+
+
+def test_a_job_of_a_savepoint_that_was_rolled_back_is_gone(sql, other):
+    with sql.connection.transaction():
+        kept = sql.enqueue()
+        with sql.connection.transaction(force_rollback=True):
+            sql.enqueue()
+        also_kept = sql.enqueue()
+    assert [job.id for job in other.claim()] == [kept, also_kept]
+
+
+def test_the_first_users_of_a_lane_do_not_wait_for_each_other(sql, other):
+    other("set lock_timeout = '1s'")
+    with sql.connection.transaction(), other.connection.transaction():
+        mine = sql.enqueue("new", queue="new", priority=42)
+        theirs = other.enqueue("new", queue="new", priority=42)
+        more = other.enqueue_many(3, "new", queues=["new"] * 3, priorities=[42] * 3)
+    assert [job.id for job in sql.claim()] == [mine, theirs, *more]
+
+
+def test_the_first_to_return_jobs_to_a_lane_do_not_wait_for_each_other(sql, other):
+    other("set lock_timeout = '1s'")
+    sql.enqueue_many(2)
+    mine, theirs = sql.claim_one(), sql.claim_one()
+    with sql.connection.transaction(), other.connection.transaction():
+        sql.value("release", id=mine.id, lease=mine.lease)
+        other.value("release", id=theirs.id, lease=theirs.lease)
+    assert {job.id for job in sql.claim()} == {mine.id, theirs.id}
+
+
+@pytest.mark.parametrize("isolation", FROZEN)
+def test_what_must_see_the_newest_refuses_a_frozen_snapshot(sql, isolation, refused):
+    for function in ("claim", "advance", "promote", "recover", "upkeep", "check_heads", "tick"):
+        with refused("HF009") as error, sql.transaction(isolation):
+            sql.rows(function)
+        assert error.detail == {"level": isolation}
+        assert f"holdfast.{function}" in error.message
+        assert "READ COMMITTED" in error.hint
+
+
+@pytest.mark.parametrize("isolation", FROZEN)
+def test_a_job_can_be_enqueued_and_reported_under_a_frozen_snapshot(sql, isolation):
+    for outcome, state in [
+        ("completed", "completed"),
+        ("failed", "scheduled"),
+        ("released", "pending"),
+        ("snoozed", "scheduled"),
+        ("interrupted", "pending"),
+        ("cancelled", "cancelled"),
+    ]:
+        with sql.transaction(isolation):
+            job_id = sql.enqueue(outcome)
+        job = sql.claim_one(tasks=[outcome])
+        sql.value("progress", id=job.id, lease=job.lease, percent=50)
+        with sql.transaction(isolation):
+            assert sql.finish([job], outcome) == []
+        assert sql.state(job_id) == state
+
+
+@pytest.mark.parametrize("isolation", FROZEN)
+def test_progress_written_meanwhile_does_not_break_a_handler_that_finishes_in_its_own_transaction(
+    sql, other, isolation
+):
+    job_id = sql.enqueue()
+    job = sql.claim_one()
+    other.value("progress", id=job.id, lease=job.lease, percent=10)
+    with sql.transaction(isolation):
+        sql("select 1")  # takes the snapshot
+        other.value("progress", id=job.id, lease=job.lease, percent=20, stage="late")
+        sql.value("complete", id=job.id, lease=job.lease, result='"done"')
+    done = sql.job(job_id)
+    assert (done.state, done.result, done.progress) == ("completed", "done", 100)
+    assert done.started_at is not None
+
+
+def test_what_such_a_handler_leaves_behind_is_swept(sql, other, clock, refused):
+    sql.enqueue()
+    job = sql.claim_one()
+    other.value("progress", id=job.id, lease=job.lease, percent=10)
+    with sql.transaction("repeatable read"):
+        sql.value("complete", id=job.id, lease=job.lease)
+    with refused("HF003"):
+        other.value("progress", id=job.id, lease=job.lease, percent=20)
+    clock.advance(minutes=2)
+    sql.value("upkeep")
+    assert sql("select from holdfast.running") == []
+
+
+def test_a_result_is_there_if_and_only_if_the_handlers_transaction_commits(sql, other):
+    job_id = sql.enqueue()
+    job = sql.claim_one()
+    sql("create table public.effect (job uuid)")
+    with sql.connection.transaction(force_rollback=True):
+        sql("insert into public.effect values (%s)", job_id)
+        sql.value("complete", id=job.id, lease=job.lease)
+        assert other.state(job_id) == "claimed"
+    assert other.state(job_id) == "claimed"
+    with sql.connection.transaction():
+        sql("insert into public.effect values (%s)", job_id)
+        sql.value("complete", id=job.id, lease=job.lease)
+    assert other.state(job_id) == "completed"
+    assert other.one("select count(*) from public.effect") == 1
+    sql("drop table public.effect")

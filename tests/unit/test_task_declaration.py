@@ -1,0 +1,343 @@
+"""A task is its function under a name, and its calls become jobs with checked options."""
+
+import asyncio
+import inspect
+import sys
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta, timezone
+from types import SimpleNamespace
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast.errors import (
+    BadName,
+    BadPayload,
+    BadResult,
+    BadValue,
+    HoldfastError,
+    UnknownOption,
+    UnknownTask,
+)
+from holdfast.job import Cancel, Priority, Retry
+from holdfast.retry import RetryPolicy
+from holdfast.task import Registry, Task, named_job
+
+
+@dataclass
+class Receipt:
+    number: int
+    day: date
+
+
+def send(user_id: int, template: str = "plain") -> Receipt | Retry | None:
+    """Send a mail."""
+    return Receipt(user_id, date(2024, 2, 29)) if template == "plain" else None
+
+
+async def asend(user_id: int) -> str:
+    return f"sent {user_id}"
+
+
+class Client:
+    def __init__(self):
+        self.sent = []
+
+    def enqueue_new(self, new_job, conn):
+        self.sent.append((new_job, conn))
+        return "a handle"
+
+    async def aenqueue_new(self, new_job, conn):
+        return self.enqueue_new(new_job, conn)
+
+
+# The function
+
+
+def test_a_task_is_still_its_function():
+    task = Task(send)
+    assert task(7) == Receipt(7, date(2024, 2, 29))
+    assert asyncio.run(Task(asend)(user_id=7)) == "sent 7"
+    assert (task.__doc__, task.__name__) == ("Send a mail.", "send")
+    assert list(inspect.signature(task).parameters) == ["user_id", "template"]
+
+
+def test_a_task_knows_whether_it_is_async():
+    assert Task(asend).is_async
+    assert not Task(send).is_async
+
+
+def test_a_generator_is_refused_when_declared():
+    def numbers():
+        yield 1
+
+    async def anumbers():
+        yield 1
+
+    for function in (numbers, anumbers):
+        with pytest.raises(BadValue, match="is a generator"):
+            Task(function)
+
+
+# Names
+
+
+def test_a_name_is_made_of_module_and_function():
+    def Nested():  # noqa: N802 - the capital is the point
+        pass
+
+    assert Task(send).name == "test_task_declaration.send"
+    assert Task(Nested).name.endswith(".test_a_name_is_made_of_module_and_function.nested")
+    assert Task(send, name="mail:send-1").name == "mail:send-1"
+
+
+def test_a_name_that_cannot_be_made_is_asked_for():
+    with pytest.raises(BadName, match="Give one with name=") as caught:
+        Task(lambda: None)
+    assert caught.value.field == "task"
+
+
+@pytest.mark.parametrize("name", ["", "Mail", "mail send", "möbel", "a" * 101, "mail\n", 7])
+def test_a_name_that_breaks_the_rules_is_refused(name):
+    with pytest.raises(BadName, match="is not a valid name") as caught:
+        Task(send, name=name)
+    assert (caught.value.field, caught.value.value) == ("task", name)
+
+
+@pytest.mark.parametrize(
+    ("main", "module"),
+    [
+        ({"__spec__": None, "__file__": "/srv/shop.py"}, "shop"),
+        ({"__spec__": SimpleNamespace(name="shop.tasks")}, "shop.tasks"),
+        ({"__spec__": SimpleNamespace(name="shop.__main__")}, "shop"),
+        ({"__spec__": None}, "__main__"),
+    ],
+)
+def test_a_script_names_its_tasks_as_a_worker_would_import_them(monkeypatch, main, module):
+    def job(): ...
+
+    job.__module__, job.__qualname__ = "__main__", "job"
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**main))
+    assert Task(job).name == f"{module}.job"
+
+
+# Options of the task
+
+
+def test_a_call_takes_the_options_of_its_task():
+    policy = RetryPolicy(max_attempts=7)
+    task = Task(
+        send, name="mail.send", queue="mail", priority=Priority.USER, retry=policy, delay=60, timeout=1.5
+    )
+    job = task.call(7)
+    assert (job.task, job.payload, job.queue) == ("mail.send", '{"user_id":7}', "mail")
+    assert (job.priority, type(job.priority)) == (150, int)
+    assert job.delay == timedelta(minutes=1)
+    # The policy's attempts are the database's to say: an operator may have changed them.
+    assert job.max_attempts is None
+    assert task.settings.timeout == timedelta(seconds=1.5)
+    assert Task(send, max_attempts=2, retry=policy).call(7).max_attempts == 2
+
+
+def test_a_task_without_options_leaves_the_attempts_to_the_database():
+    job = Task(send).call(7)
+    assert (job.queue, job.priority, job.max_attempts, job.delay) == ("default", 100, None, None)
+
+
+def test_an_unknown_option_of_a_task_is_refused_with_a_suggestion():
+    with pytest.raises(
+        UnknownOption, match=r"task mail.send has no option 'prioritty'\. Did you mean 'priority'"
+    ):
+        Task(send, name="mail.send", prioritty=3)
+    with pytest.raises(UnknownOption, match="Did you mean 'name'"):
+        Task(send, naem="mail.send")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error"),
+    [
+        ("queue", "Mail", BadName), ("queue", "", BadName), ("queue", 7, BadName),
+        ("priority", 32768, BadValue), ("priority", -32769, BadValue), ("priority", 1.5, BadValue),
+        ("priority", "high", BadValue), ("priority", True, BadValue),
+        pytest.param("priority", 10**5000, BadValue, id="huge priority"),
+        pytest.param("delay", 10**5000, BadValue, id="huge delay"),
+        ("max_attempts", 0, BadValue), ("max_attempts", 32768, BadValue), ("max_attempts", "3", BadValue),
+        ("timeout", 0, BadValue), ("timeout", -1, BadValue), ("timeout", "1 min", BadValue),
+        ("delay", -1, BadValue), ("delay", timedelta(days=40_000), BadValue),
+        ("retry", 3, BadValue), ("retry", {"base": 1}, BadValue),
+    ],
+)  # fmt: skip
+def test_an_option_outside_its_limits_is_refused_by_name(option, value, error):
+    with pytest.raises(error) as caught:
+        Task(send, **{option: value})
+    assert (caught.value.field, caught.value.value) == (option, value)
+    assert option in str(caught.value)
+
+
+# Options of a call
+
+
+def test_the_options_of_a_call_win_over_those_of_its_task():
+    task = Task(send, queue="mail", priority=10, delay=60, max_attempts=3)
+    job_id, at = uuid4(), datetime.now(UTC) + timedelta(days=1)
+    job = task.options(
+        queue="slow", priority=0, run_at=at, max_attempts=9, id=job_id, headers={"trace": "x"}
+    ).call(7)
+    assert (job.queue, job.priority, job.run_at, job.delay) == ("slow", 0, at, None)
+    assert (job.max_attempts, job.id, job.headers) == (9, job_id, '{"trace":"x"}')
+    assert task.call(7).queue == "mail"
+
+
+def test_later_options_win_over_earlier_ones_and_none_leaves_them():
+    at = datetime.now(UTC)
+    task = Task(send).options(delay=60, priority=1, id=str(UUID(int=1)))
+    job = task.options(run_at=at, priority=None).call(7)
+    assert (job.run_at, job.delay, job.priority, job.id) == (at, None, 1, UUID(int=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "rule"),
+    [
+        ({"run_at": datetime(2030, 1, 1)}, "run_at", "must have a time zone"),  # noqa: DTZ001
+        ({"run_at": datetime(9999, 1, 1, tzinfo=UTC)}, "run_at", "within the next 100 years"),
+        ({"run_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-14)))}, "run_at", "100 years"),
+        ({"run_at": "2030-01-01"}, "run_at", "must be a datetime"),
+        ({"run_at": date(2030, 1, 1)}, "run_at", "must be a datetime"),
+        ({"delay": -0.1}, "delay", "from 0 to 100 years"),
+        ({"delay": float("nan")}, "delay", "from 0 to 100 years"),
+        ({"delay": 60, "run_at": datetime.now(UTC)}, "delay", "either run_at or delay, not both"),
+        ({"priority": 40000}, "priority", "from -32768 to 32767"),
+        ({"max_attempts": 0}, "max_attempts", "from 1 to 32767"),
+        ({"id": "seven"}, "id", "must be a UUID"),
+        ({"id": 7}, "id", "must be a UUID"),
+        ({"headers": ["x"]}, "headers", "must be a mapping"),
+        ({"headers": {1: "x"}}, "headers", "must be a mapping"),
+    ],
+)
+def test_an_absurd_option_of_a_call_is_refused_by_name(options, field, rule):
+    with pytest.raises(BadValue, match=rule) as caught:
+        Task(send).options(**options)
+    assert caught.value.field == field
+
+
+def test_a_time_in_the_past_is_only_late():
+    at = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
+    assert Task(send).options(run_at=at).call(7).run_at == at
+
+
+def test_headers_that_cannot_be_stored_are_refused_with_their_place():
+    with pytest.raises(BadPayload, match="NUL") as caught:
+        Task(send).options(headers={"trace": "\0"})
+    assert caught.value.path == "headers.trace"
+
+
+def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():
+    with pytest.raises(
+        UnknownOption, match=r"a call of mail\.send has no option 'dely'\. Did you mean 'delay'"
+    ):
+        Task(send, name="mail.send").options(dely=1)
+    with pytest.raises(UnknownOption, match="has no option 'timeout'"):
+        Task(send).options(timeout=1)
+
+
+# Enqueueing
+
+
+def test_enqueue_hands_the_job_and_the_connection_to_the_client():
+    client = Client()
+    task = Task(send, enqueuer=client)
+    assert task.enqueue(7) == "a handle"
+    assert asyncio.run(task.options(conn="my connection").aenqueue(user_id=8)) == "a handle"
+    assert [(job.payload, conn) for job, conn in client.sent] == [
+        ('{"user_id":7}', None),
+        ('{"user_id":8}', "my connection"),
+    ]
+
+
+def test_a_task_that_belongs_to_nobody_says_so():
+    with pytest.raises(HoldfastError, match=r"belongs to no Holdfast\. Declare it with @hf\.task"):
+        Task(send).enqueue(7)
+
+
+def test_a_job_may_be_named_without_knowing_its_task():
+    job = named_job("mail.send", {"user_id": 7}, queue="mail")
+    assert (job.task, job.payload, job.queue) == ("mail.send", '{"user_id":7}', "mail")
+    assert named_job("mail.send").payload == "{}"
+    assert named_job("mail.send", None).payload == "null"
+    with pytest.raises(BadName):
+        named_job("Mail Send")
+    with pytest.raises(BadPayload, match="NUL") as caught:
+        named_job("mail.send", {"a": ["\0"]})
+    assert (caught.value.task, caught.value.path) == ("mail.send", "payload.a[0]")
+
+
+# Results
+
+
+def test_a_result_travels_as_json_and_comes_back_as_declared():
+    task = Task(send)
+    text = task.encode_result(Receipt(7, date(2024, 2, 29)))
+    assert text == '{"number":7,"day":"2024-02-29"}'
+    assert task.decode_result({"number": 7, "day": "2024-02-29"}) == Receipt(7, date(2024, 2, 29))
+
+
+def test_no_result_is_nothing():
+    assert Task(send).encode_result(None) is None
+    assert Task(send).decode_result(None) is None
+
+
+def test_a_result_is_not_held_to_its_annotation():
+    def silent(): ...
+    def unclear() -> date | datetime: ...
+    def unresolved() -> "Missing": ...  # noqa: F821
+    def only_outcomes() -> Retry | Cancel: ...
+
+    for function in (send, silent, unclear, unresolved, only_outcomes):
+        assert Task(function, name="t").decode_result(["other"]) == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (object(), "result"), ({"a": [lambda: None]}, "result.a[0]"), ("a\0", "result"),
+        ({"a": "\ud800"}, "result.a"), ([float("nan")], "result[0]"),
+        pytest.param(10**5000, "result", id="huge"),
+    ],
+)  # fmt: skip
+def test_a_result_that_cannot_be_stored_is_a_named_error(value, path):
+    with pytest.raises(BadResult, match="the handler's result cannot be stored") as caught:
+        Task(send, name="mail.send").encode_result(value)
+    assert (caught.value.task, caught.value.path) == ("mail.send", path)
+
+
+# The registry
+
+
+def test_a_registry_finds_tasks_by_name():
+    registry, task = Registry(), Task(send, name="mail.send")
+    registry.register(task)
+    registry.register(task)
+    assert registry.get("mail.send") is task
+    assert (registry.names(), list(registry), len(registry)) == (["mail.send"], [task], 1)
+    assert "mail.send" in registry
+    assert "other" not in registry
+
+
+def test_two_tasks_of_one_name_are_refused_with_the_place_of_the_first():
+    registry = Registry()
+    registry.register(Task(send, name="mail.send"))
+    with pytest.raises(BadName, match=r"'mail.send' is already declared in .*test_task_declaration.py:\d+"):
+        registry.register(Task(asend, name="mail.send"))
+
+
+def test_an_unknown_task_is_refused_with_a_suggestion():
+    registry = Registry()
+    registry.register(Task(send, name="mail.send"))
+    with pytest.raises(UnknownTask, match=r"Did you mean 'mail\.send'") as caught:
+        registry.get("mail.sent")
+    assert (caught.value.name, caught.value.suggestion) == ("mail.sent", "mail.send")
+
+
+def test_a_call_for_later_refuses_a_connection_rather_than_dropping_it():
+    with pytest.raises(BadValue, match=r"conn.*has no connection.*enqueue_many"):
+        Task(send).options(conn="mine").call(7)

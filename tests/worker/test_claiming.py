@@ -1,0 +1,167 @@
+"""A worker takes what it knows and can run: no more, no less, in few round trips."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from holdfast import Context, Holdfast, JobState
+
+
+@pytest.fixture
+def gate():
+    """Handlers wait here until the test lets them go."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def slow(hf: Holdfast, gate):
+    @hf.task(name="slow")
+    async def slow(ctx: Context) -> int:
+        while not gate.is_set():  # noqa: ASYNC110 - the gate is in another thread
+            await asyncio.sleep(0.01)
+        return ctx.attempt
+
+    return slow
+
+
+@pytest.fixture
+def held(ask):
+    """How many jobs workers hold."""
+    return lambda: ask("select count(*) from holdfast.job where state = 'claimed'")[0][0]
+
+
+def test_a_worker_leaves_alone_what_it_does_not_know(hf: Holdfast, drain, counts):
+    @hf.task(name="known")
+    async def known() -> None: ...
+
+    unknown = hf.enqueue("unknown", priority=200)
+    known.enqueue()
+    drain()
+    assert counts() == {"completed": 1, "pending": 1}
+    assert unknown.refresh().attempt == 0
+
+
+def test_a_worker_leaves_other_queues_alone(hf: Holdfast, drain, counts):
+    @hf.task(name="known")
+    async def known() -> None: ...
+
+    for queue in ("a", "b", "c"):
+        known.options(queue=queue).enqueue()
+    drain(queues=["a", "b"])
+    assert counts() == {"completed": 2, "pending": 1}
+
+
+def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
+    ran = []
+
+    @hf.task(name="note")
+    async def note(priority: int) -> None:
+        ran.append(priority)
+
+    for priority in (30, 100, 150, 100, 30, 150):
+        note.options(priority=priority).enqueue(priority)
+    drain(concurrency=1)
+    assert ran == [150, 150, 100, 100, 30, 30]
+
+
+def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
+    now, most = 0, 0
+
+    @hf.task(name="count")
+    async def count() -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.001)
+        now -= 1
+
+    hf.enqueue_many(count.call() for _ in range(300))
+    drain(concurrency=7)
+    assert most == 7
+
+
+def test_slow_jobs_are_not_hoarded(hf: Holdfast, work, slow, held, until):
+    hf.enqueue_many(slow.call() for _ in range(100))
+    work(concurrency=2)
+    until(lambda: len(hf.jobs(state="running")) == 2)  # seen at work after half a second
+    assert held() == 2
+
+
+def test_what_waits_behind_slow_jobs_is_given_back_for_others(
+    hf: Holdfast, work, slow, gate, held, until, ask
+):
+    @hf.task(name="quick")
+    async def quick() -> None: ...
+
+    hf.enqueue_many(quick.call() for _ in range(4000))
+    hf.enqueue_many(slow.call() for _ in range(300))
+    work(concurrency=2, poll_interval=60)
+    until(lambda: ask("select count(*) from holdfast.finished") == [(4000,)])
+    until(lambda: held() == 2)
+    # Going by the quick ones, it had taken too many.
+    pending = (
+        "select count(*), max(attempt), count(last_lease) > 20 from holdfast.job where state = 'pending'"
+    )
+    assert ask(pending) == [(298, 0, True)]
+    gate.set()
+    until(lambda: ask("select count(*), max(attempt) from holdfast.finished") == [(4300, 1)])
+
+
+def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain, carried):
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    hf.enqueue_many(noop.call() for _ in range(1000))
+    drain()
+    assert carried["claim"] < 60
+    assert carried["finish"] < 60
+
+
+def test_a_lone_job_is_reported_at_once(hf: Holdfast, work, until):
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    work(poll_interval=60)
+    job = noop.enqueue()
+    done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+    assert (done.finished_at - done.claimed_at).total_seconds() < 0.5
+
+
+def test_jobs_that_enqueue_jobs_are_drained_to_the_end(hf: Holdfast, drain, counts):
+    @hf.task(name="countdown")
+    async def countdown(left: int) -> None:
+        if left:
+            await countdown.aenqueue(left - 1)
+            await countdown.aenqueue(0)
+
+    countdown.enqueue(20)
+    drain()
+    assert counts() == {"completed": 41}
+
+
+def test_unwritten_outcomes_stop_the_claims_not_the_number_of_slots(
+    hf: Holdfast, work, slow, held, until, monkeypatch
+):
+    monkeypatch.setattr("holdfast.worker.claimer.MOST_UNWRITTEN", 10)
+    hf.enqueue_many(slow.call() for _ in range(40))
+    work(concurrency=30)
+    until(lambda: held() == 30)
+
+
+def test_a_wrong_clock_has_no_effect(hf: Holdfast, work, until, monkeypatch, ask):
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    true_time = time.time
+    for days in (-1, 1):
+        monkeypatch.setattr(time, "time", lambda days=days: true_time() + days * 86_400)
+        worker = work(lease_time=1)
+        jobs = [noop.enqueue(), noop.options(delay=0.3).enqueue()]
+        until(lambda jobs=jobs: all(job.refresh().state is JobState.COMPLETED for job in jobs))
+        assert all(0 <= job.refresh().duration.total_seconds() < 1 for job in jobs)
+        assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
+        worker.end()

@@ -1,0 +1,195 @@
+"""Databases that do not answer, have no Holdfast, or are asked from many threads and loops."""
+
+import asyncio
+import gc
+import socket
+import threading
+import time
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from holdfast import BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
+
+
+@pytest.fixture
+def silent_port():
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp_path):
+    for dsn in (
+        f"host={tmp_path} dbname=jobs user=me password=hunter2",
+        "postgresql://me:hunter2@127.0.0.1:1/jobs",
+    ):
+        with Holdfast(dsn) as hf:
+            begun = time.monotonic()
+            with pytest.raises(DatabaseUnavailable, match="does not answer") as refusal:
+                hf.enqueue("noop")
+            with pytest.raises(DatabaseUnavailable):
+                asyncio.run(hf.aenqueue("noop"))
+            with pytest.raises(DatabaseUnavailable):
+                hf.worker()
+            assert time.monotonic() - begun < 3
+            assert "hunter2" not in f"{refusal.value} {refusal.value.dsn} {hf!r}"
+            assert "*****" in refusal.value.dsn
+
+
+def test_a_dsn_that_stays_silent_is_given_up(silent_port):
+    with Holdfast(f"host=127.0.0.1 port={silent_port} dbname=jobs connect_timeout=2") as hf:
+        begun = time.monotonic()
+        with pytest.raises(DatabaseUnavailable):
+            hf.enqueue("noop")
+        assert time.monotonic() - begun < 5
+
+
+def test_a_dsn_that_cannot_be_read_is_refused_without_showing_it():
+    for dsn in ("hunter2", "postgresql://me:hunter2@[here/jobs", "password=hunter2 nonsense"):
+        with Holdfast(dsn) as hf, pytest.raises(BadValue, match="the DSN cannot be read") as refusal:
+            hf.enqueue("noop")
+        assert "hunter2" not in str(refusal.value)
+        assert refusal.value.__suppress_context__
+        assert refusal.value.__cause__ is None
+
+
+def test_a_database_without_holdfast_says_what_to_do(holdfast_server):
+    with Holdfast(make_conninfo(holdfast_server, dbname="postgres")) as hf:
+        for attempt in (lambda: hf.enqueue("noop"), hf.worker, hf.jobs, hf.job(uuid4()).refresh):
+            with pytest.raises(SchemaMissing, match="holdfast migrate"):
+                attempt()
+
+
+def test_a_server_that_comes_back_is_found_again(hf: Holdfast, ask):
+    hf.enqueue("noop")
+    ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and pid <> pg_backend_pid()"
+    )
+    hf.enqueue("noop")
+    assert len(hf.jobs()) == 2
+
+
+def test_many_threads_share_one_pool(hf: Holdfast, ask):
+    threads = [threading.Thread(target=hf.enqueue, args=("noop",)) for _ in range(30)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(hf.jobs()) == 30
+    assert ask("select count(*) <= 10 from pg_stat_activity where application_name = 'holdfast'") == [(True,)]
+
+
+def test_one_loop_after_the_other_leaves_no_connection_behind(hf: Holdfast, ask, until):
+    async def main():
+        await asyncio.gather(*(hf.aenqueue("noop") for _ in range(20)))
+        return len(hf.database._apools)
+
+    for _ in range(3):
+        assert asyncio.run(main()) == 1
+    hf.close()
+    gc.collect()
+    assert ask("select count(*) from holdfast.job") == [(60,)]
+    ours = "select from pg_stat_activity where application_name = 'holdfast' and datname = current_database()"
+    until(lambda: not ask(ours))
+
+
+def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast):
+    together = threading.Barrier(3, timeout=10)
+
+    async def main():
+        together.wait()
+        await hf.aenqueue("noop")
+        await hf.aenqueue("noop")
+        await hf.aclose()
+
+    threads = [threading.Thread(target=asyncio.run, args=(main(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(hf.jobs()) == 6
+
+
+def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monkeypatch):
+    monkeypatch.setattr("holdfast.database.session.PARTING", 0.1)
+
+    async def main():
+        session = hf.database.session()
+        async with asyncio.timeout(10):
+            held = await psycopg.AsyncConnection.connect(hf.dsn)
+            await held.execute("select holdfast.pause('mail')")
+            waiting = asyncio.create_task(session.run(calls.pause("mail")))
+            while not hf_waits(hf.dsn):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await held.rollback()
+            await held.close()
+            assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        await session.close()
+
+    asyncio.run(main())
+
+
+def hf_waits(dsn: str) -> bool:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return bool(connection.execute("select from pg_locks where not granted").fetchall())
+
+
+def test_a_stricter_default_isolation_does_not_stop_a_worker(hf: Holdfast, drain, ask, counts, holdfast_dsn):
+    with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
+        connection.execute(
+            f'alter database "{connection.info.dbname}" set default_transaction_isolation = serializable'
+        )
+
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    noop.enqueue()
+    drain()
+    assert counts() == {"completed": 1}
+
+
+def test_a_pool_that_is_used_up_says_so(holdfast_dsn, monkeypatch):
+    monkeypatch.setattr("holdfast.database.pools.CONNECT_TIMEOUT", 0.1)
+    with (
+        Holdfast(holdfast_dsn, pool_size=1) as hf,
+        hf.database._leased(),
+        pytest.raises(DatabaseUnavailable, match="all 1 connections of the pool were in use"),
+    ):
+        hf.enqueue("noop")
+
+
+def test_connections_that_nobody_needs_are_closed_after_a_while(hf: Holdfast, ask, until, monkeypatch):
+    threads = [threading.Thread(target=hf.enqueue, args=("noop",)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.setattr("holdfast.database.pools.IDLE_SECONDS", 0)
+    hf.enqueue("noop")
+    ours = "select count(*) from pg_stat_activity where application_name = 'holdfast' and datname = %s"
+    database = ask("select current_database()")[0][0]
+    until(lambda: ask(ours, database) <= [(1,)])
+
+
+def test_a_connection_left_in_a_transaction_is_not_used_again(hf: Holdfast):
+    with hf.database._leased() as connection:
+        connection.execute("begin")
+    with hf.database._leased() as another:
+        assert another is not connection
+        assert connection.closed
+
+
+def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch):
+    with hf.database._leased() as before:
+        pass
+    monkeypatch.setattr("os.getpid", lambda: 0)
+    with hf.database._leased() as after:
+        assert after is not before
+    before.close()

@@ -1,0 +1,257 @@
+"""Jobs enqueued from Python: in the caller's transaction, in bulk, and refused when they are wrong."""
+
+import asyncio
+import sys
+from datetime import UTC, datetime, timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from holdfast import (
+    BadArguments,
+    BadName,
+    BadPayload,
+    BadValue,
+    Holdfast,
+    IdConflict,
+    JobNotFound,
+    JobState,
+    PayloadTooLarge,
+    UnknownOption,
+)
+from holdfast.client import BULK
+
+
+@pytest.fixture
+def greet(hf: Holdfast):
+    @hf.task(name="greet", queue="mail", priority=120)
+    async def greet(user_id: int, name: str = "you") -> None: ...
+
+    return greet
+
+
+def exists(job) -> bool:
+    try:
+        return job.refresh().state is JobState.PENDING
+    except JobNotFound:
+        return False
+
+
+# In the caller's own transaction.
+
+
+@pytest.mark.parametrize("through", ["connection", "cursor", "dict rows"])
+def test_a_job_exists_if_and_only_if_the_callers_transaction_commits(holdfast_dsn, greet, through):
+    with psycopg.connect(holdfast_dsn) as connection:
+        conn = {
+            "connection": lambda: connection,
+            "cursor": connection.cursor,
+            "dict rows": lambda: connection.cursor(row_factory=dict_row),
+        }[through]()
+        job = greet.options(conn=conn).enqueue(user_id=7)
+        assert not exists(job)
+        connection.rollback()
+        assert not exists(job)
+        job = greet.options(conn=conn).enqueue(user_id=8)
+        assert not exists(job)
+        connection.commit()
+        assert exists(job)
+
+
+@pytest.mark.parametrize("through", ["connection", "cursor"])
+def test_an_async_transaction_carries_a_job_as_well(holdfast_dsn, hf, greet, through):
+    async def main():
+        async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
+            conn = connection if through == "connection" else connection.cursor()
+            lost = await greet.options(conn=conn).aenqueue(user_id=7)
+            await connection.rollback()
+            kept = await hf.aenqueue("greet", {"user_id": 8}, conn=conn)
+            many = await hf.aenqueue_many((greet.call(i) for i in range(3)), conn=conn)
+            assert [exists(job) for job in [lost, kept, *many]] == [False] * 5
+            await connection.commit()
+            return [exists(job) for job in [lost, kept, *many]]
+
+    assert asyncio.run(main()) == [False, True, True, True, True]
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_job_along(holdfast_dsn, greet):
+    with psycopg.connect(holdfast_dsn) as connection:
+        kept = greet.options(conn=connection).enqueue(user_id=1)
+        with connection.transaction(force_rollback=True):
+            lost = greet.options(conn=connection).enqueue(user_id=2)
+        connection.commit()
+    assert (exists(kept), exists(lost)) == (True, False)
+
+
+def test_a_refused_job_leaves_the_callers_connection_in_one_piece(holdfast_dsn, hf, greet):
+    with psycopg.connect(holdfast_dsn) as connection:
+        with connection.transaction():
+            kept = greet.options(conn=connection).enqueue(user_id=1)
+            with pytest.raises(PayloadTooLarge), connection.transaction():
+                hf.enqueue("greet", "x" * 1_000_000, conn=connection)
+        assert exists(kept)
+
+
+def test_what_is_no_connection_is_refused_by_name(greet):
+    for conn in ["postgresql://me:hunter2@here/db", object(), 7]:
+        with pytest.raises(BadValue, match="conn must be a psycopg Connection or Cursor") as refusal:
+            greet.options(conn=conn).enqueue(user_id=1)
+        assert "hunter2" not in str(refusal.value)
+
+
+def test_an_async_connection_is_refused_by_the_sync_method(holdfast_dsn, hf, greet):
+    async def main():
+        async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
+            with pytest.raises(BadValue, match="async ones go with the a… methods"):
+                greet.options(conn=connection).enqueue(user_id=1)
+        with psycopg.connect(holdfast_dsn) as connection, pytest.raises(BadValue, match="AsyncConnection"):
+            await greet.options(conn=connection).aenqueue(user_id=1)
+
+    asyncio.run(main())
+
+
+# In bulk.
+
+
+def test_more_than_one_call_carries_are_enqueued_in_order(hf, greet, ask):
+    jobs = hf.enqueue_many(greet.call(user_id=i) for i in range(2 * BULK + 1))
+    assert len({job.id for job in jobs}) == 2 * BULK + 1
+    rows = ask("select id, (payload->>'user_id')::int from holdfast.job order by seq")
+    assert [row[0] for row in rows] == [job.id for job in jobs]
+    assert [row[1] for row in rows] == list(range(2 * BULK + 1))
+
+
+def some_then_a_bad_one(greet):
+    yield from (greet.call(user_id=i) for i in range(BULK + 10))
+    yield greet.call(user_id="seven")
+
+
+@pytest.mark.parametrize("autocommit", [None, True, False])
+def test_all_of_them_or_none(holdfast_dsn, hf, greet, counts, autocommit):
+    if autocommit is None:
+        with pytest.raises(BadArguments):
+            hf.enqueue_many(some_then_a_bad_one(greet))
+    else:
+        with psycopg.connect(holdfast_dsn, autocommit=autocommit) as connection:
+            with pytest.raises(BadArguments):
+                hf.enqueue_many(some_then_a_bad_one(greet), conn=connection)
+            connection.rollback()
+    assert counts() == {}
+
+
+def test_all_of_them_or_none_when_the_database_refuses_one(hf, greet, counts):
+    taken = uuid4()
+    greet.options(id=taken).enqueue(user_id=1)
+    with pytest.raises(IdConflict):
+        hf.enqueue_many(
+            [*(greet.call(user_id=i) for i in range(BULK)), greet.options(id=taken).call(user_id=2)]
+        )
+    assert counts() == {"pending": 1}
+
+
+def test_all_of_them_or_none_async(hf, greet, counts):
+    async def main():
+        with pytest.raises(BadArguments):
+            await hf.aenqueue_many(some_then_a_bad_one(greet))
+        jobs = await hf.aenqueue_many(greet.call(user_id=i) for i in range(BULK + 1))
+        await hf.aclose()
+        return len(jobs)
+
+    assert asyncio.run(main()) == BULK + 1
+    assert counts() == {"pending": BULK + 1}
+
+
+def test_nothing_is_enqueued_from_nothing(hf, counts):
+    assert hf.enqueue_many([]) == []
+    assert counts() == {}
+
+
+# Refused. Nothing reaches the database, so one database serves each table of examples.
+
+WRONG_ARGUMENTS = [
+    ({}, "user_id"),
+    ({"user_id": "seven"}, "user_id"),
+    ({"user_id": 7, "name": 7}, "name"),
+    ({"user_id": 7, "nmae": "Ann"}, "nmae"),
+]
+
+WRONG_OPTIONS = [
+    ("prioritty", 7, UnknownOption),
+    ("priority", 40_000, BadValue),
+    ("priority", -sys.maxsize, BadValue),
+    ("priority", True, BadValue),
+    ("run_at", datetime(2030, 1, 1), BadValue),  # noqa: DTZ001 - naive on purpose
+    ("run_at", datetime.now(UTC) + timedelta(days=80_000), BadValue),
+    ("delay", timedelta(seconds=-1), BadValue),
+    ("delay", float("inf"), BadValue),
+    ("max_attempts", 0, BadValue),
+    ("queue", "Two Words", BadName),
+    ("queue", "x" * 101, BadName),
+    ("id", "not-a-uuid", BadValue),
+    ("headers", {"trace": "\0"}, BadPayload),
+]
+
+WRONG_WORKERS = [
+    ("concurrency", 0),
+    ("concurrency", 10_001),
+    ("lease_time", 0.5),
+    ("lease_time", timedelta(days=2)),
+    ("poll_interval", 0),
+    ("grace", -1),
+    ("queues", ["Two Words"]),
+]
+
+
+def test_arguments_that_do_not_fit_fail_at_the_line_that_enqueues(greet, counts):
+    for arguments, argument in WRONG_ARGUMENTS:
+        with pytest.raises(BadArguments) as refusal:
+            greet.enqueue(**arguments)
+        assert refusal.value.argument == argument
+    assert counts() == {}
+
+
+def test_an_option_out_of_its_limits_is_refused(hf, greet, counts):
+    for option, value, error in WRONG_OPTIONS:
+        with pytest.raises(error, match=option):
+            greet.options(**{option: value}).enqueue(user_id=7)
+        with pytest.raises(error, match=option):
+            hf.enqueue("greet", {"user_id": 7}, **{option: value})
+    assert counts() == {}
+
+
+def test_an_option_of_a_worker_out_of_its_limits_is_refused(hf):
+    for option, value in WRONG_WORKERS:
+        with pytest.raises((BadValue, BadName), match=option.removesuffix("s")):
+            hf.worker(**{option: value})
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion(hf, greet):
+    with pytest.raises(UnknownOption, match="Did you mean 'priority'"):
+        greet.options(prioritty=7)
+    with pytest.raises(UnknownOption, match="Did you mean 'max_attempts'"):
+        hf.task(name="other", max_atempts=3)(lambda: None)
+    with pytest.raises(UnknownOption, match="Did you mean 'concurrency'"):
+        hf.worker(concurency=3)
+
+
+def test_a_payload_that_cannot_be_stored_is_refused(hf, counts, monkeypatch):
+    for payload in ["\0", {"a": "\ud800"}, {"\0": 1}, float("nan"), object(), "x" * 1_000_000]:
+        with pytest.raises((BadPayload, PayloadTooLarge)):
+            hf.enqueue("greet", payload)
+    for text in ["1e400000", "[" * 50_000 + "]" * 50_000]:  # what only the database finds out
+        monkeypatch.setattr("holdfast.task.to_json", lambda _, text=text: text.encode())
+        with pytest.raises(BadPayload):
+            hf.enqueue("greet", "never mind")
+    assert counts() == {}
+
+
+def test_the_same_id_is_one_job_and_with_another_payload_an_error(greet, counts):
+    chosen = uuid4()
+    first = greet.options(id=chosen).enqueue(user_id=7)
+    assert greet.options(id=str(chosen)).enqueue(user_id=7) == first
+    with pytest.raises(IdConflict) as refusal:
+        greet.options(id=chosen).enqueue(user_id=8)
+    assert (refusal.value.id, refusal.value.field) == (chosen, "payload")
+    assert counts() == {"pending": 1}

@@ -1,0 +1,99 @@
+"""What a worker has in hand, where no other test sees it."""
+
+import asyncio
+import math
+import time
+from datetime import UTC, datetime
+
+from holdfast.calls import Claimed
+from holdfast.worker.hands import Hands
+
+
+def job(name: str, lease: str = "lease", *, suspect: bool = False) -> Claimed:
+    return Claimed(name, "task", "{}", 1, lease, 3, "default", 100, suspect, datetime.now(UTC), None)
+
+
+def taken(hands: Hands, *jobs: Claimed) -> list[Claimed]:
+    hands.in_flight.add(jobs[0].lease)
+    return hands.take(jobs[0].lease, list(jobs))
+
+
+async def settle_down() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_nothing_is_started_on_a_lease_that_may_have_run_out():
+    async def main():
+        hands = Hands()
+        hands.good_until = time.monotonic() - 1
+        taken(hands, job("a"))
+        slot = asyncio.create_task(hands.next())
+        await settle_down()
+        assert not slot.done()
+        hands.good_until = math.inf
+        hands.rouse()
+        assert (await slot).id == "a"
+
+    asyncio.run(main())
+
+
+def test_only_as_many_slots_wake_as_there_are_jobs():
+    async def main():
+        hands = Hands()
+        slots = [asyncio.create_task(hands.next()) for _ in range(5)]
+        await settle_down()
+        taken(hands, job("a"), job("b"))
+        await settle_down()
+        assert [slot.done() for slot in slots] == [True, True, False, False, False]
+        assert hands.close() == []
+        assert [await slot for slot in slots[2:]] == [None, None, None]
+
+    asyncio.run(main())
+
+
+def test_a_slot_that_was_cancelled_is_not_called_instead_of_another():
+    async def main():
+        hands = Hands()
+        first, second = (asyncio.create_task(hands.next()) for _ in range(2))
+        await settle_down()
+        first.cancel()
+        await settle_down()
+        taken(hands, job("a"))
+        assert (await second).id == "a"
+
+    asyncio.run(main())
+
+
+def test_the_answer_to_a_claim_from_before_the_loss_is_not_taken():
+    async def main():
+        hands = Hands()
+        hands.in_flight.add("lease")
+        hands.forget()
+        assert hands.take("lease", [job("a")]) == []
+        assert hands.empty()
+        assert not hands.buffer
+
+    asyncio.run(main())
+
+
+def test_a_suspect_goes_first():
+    async def main():
+        hands = Hands()
+        taken(hands, job("a"), job("b"))
+        taken(hands, job("s", "other", suspect=True))
+        assert [(await hands.next()).id for _ in range(3)] == ["s", "a", "b"]
+
+    asyncio.run(main())
+
+
+def test_a_report_settles_only_its_own_lease():
+    async def main():
+        hands = Hands()
+        taken(hands, job("a", "new"))
+        assert hands.settle("a", "old") is None
+        assert not hands.empty()
+        assert hands.settle("a", "new").id == "a"
+        assert hands.empty()
+
+    asyncio.run(main())

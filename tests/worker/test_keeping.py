@@ -1,0 +1,136 @@
+"""While handlers run: starts and progress are written, the lease is kept, a blocked loop is told about."""
+
+import asyncio
+import threading
+
+import pytest
+
+from holdfast import Context, Holdfast, JobState
+from holdfast.worker import keeper
+
+
+@pytest.fixture
+def gate():
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+async def passing(gate: threading.Event) -> None:
+    while not gate.is_set():  # noqa: ASYNC110 - the gate is in another thread
+        await asyncio.sleep(0.01)
+
+
+def test_a_job_that_takes_a_while_is_seen_to_run(hf: Holdfast, work, gate, until):
+    @hf.task(name="slow")
+    async def slow() -> None:
+        await passing(gate)
+
+    job = slow.enqueue()
+    work()
+    seen = until(lambda: (seen := job.refresh()).state is JobState.RUNNING and seen)
+    assert seen.claimed_at <= seen.started_at
+    gate.set()
+    done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+    assert done.started_at == seen.started_at
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_progress_is_seen_while_the_job_runs(hf: Holdfast, work, gate, until, is_async):
+    def tell(ctx: Context) -> None:
+        ctx.progress(10, stage="read\0ing", message="a \ud800 message")
+        ctx.progress(40)
+
+    @hf.task(name="async.job")
+    async def async_job(ctx: Context) -> None:
+        tell(ctx)
+        await passing(gate)
+        ctx.progress(90, stage="writing")
+
+    @hf.task(name="plain.job")
+    def plain_job(ctx: Context) -> None:
+        tell(ctx)
+        gate.wait()
+
+    job = (async_job if is_async else plain_job).enqueue()
+    work()
+    seen = until(lambda: (seen := job.refresh()).progress and seen)
+    assert (seen.progress, seen.stage, seen.message) == (40, "read\\0ing", "a \\ud800 message")
+    gate.set()
+    until(lambda: job.refresh().progress == 100)
+
+
+def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gate, told, until, monkeypatch):
+    monkeypatch.setattr(keeper, "BLOCKED_SECONDS", 1.0)
+
+    @hf.task(name="blocking")
+    async def blocking_handler() -> None:
+        gate.wait()
+
+    job = blocking_handler.enqueue()
+    work(lease_time=1)
+    other = Holdfast(hf.dsn)
+    work(other, lease_time=1)
+    event = told.wait_for("loop.blocked")
+    assert "blocking_handler" in event["stack"]
+    until(lambda: job.refresh().state is JobState.RUNNING)
+    beats = hf.workers()
+    until(
+        lambda: all(new.heartbeat_at > old.heartbeat_at for new, old in zip(hf.workers(), beats, strict=True))
+    )
+    gate.set()
+    done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+    assert done.attempt == 1
+    assert told.named("worker.lost") == []
+    assert len(told.named("loop.blocked")) == 1
+    other.close()
+
+
+def test_a_handler_whose_job_was_taken_away_is_cut_off(hf: Holdfast, work, told, until, ask):
+    ended = []
+
+    @hf.task(name="slow")
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(asyncio.current_task().cancelling())
+
+    job = slow.enqueue()
+    worker = work(lease_time=2)
+    until(lambda: job.refresh().state is JobState.RUNNING)
+    ask("select holdfast.recover(timeout => '0')")
+    told.wait_for("worker.lost")
+    until(lambda: ended)
+    told.wait_for("worker.started", 2)
+    # It is a suspect now, and its new attempt runs under another lease.
+    until(lambda: (seen := job.refresh()).state is JobState.RUNNING and seen.attempt == 2)
+    assert told.named("slot.broken") == []
+    worker.end()
+
+
+def test_a_job_that_runs_twice_here_is_reported_once(hf: Holdfast, work, gate, told, until, ask):
+    """The first run ignores that it was cut off, while the second is already under way."""
+    attempts = []
+
+    @hf.task(name="stubborn")
+    async def stubborn(ctx: Context) -> int:
+        attempts.append(ctx.attempt)
+        while not gate.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                assert ctx.cancelled
+        return ctx.attempt
+
+    job = stubborn.enqueue()
+    work(lease_time=2, concurrency=3)
+    until(lambda: job.refresh().state is JobState.RUNNING)
+    ask("select holdfast.recover(timeout => '0')")
+    until(lambda: attempts == [1, 2])
+    until(lambda: job.refresh().state is JobState.RUNNING)
+    gate.set()
+    done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+    assert (done.result, done.attempt) == (2, 2)
+    assert told.named("report.refused") == []
+    assert len(told.named("worker.started")) == 2

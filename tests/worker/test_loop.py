@@ -1,0 +1,89 @@
+"""The one loop: a step that fails is tried again, and told about."""
+
+import asyncio
+
+import pytest
+
+from holdfast import DatabaseUnavailable, WorkerLost
+from holdfast.worker.loop import every
+
+
+def ran(step, **options):
+    """Run the loop until the step has had enough."""
+
+    async def main():
+        enough = asyncio.Event()
+
+        async def watched():
+            return await step(enough)
+
+        loop = asyncio.create_task(every(options.pop("seconds", 0.001), watched, name="step", **options))
+        ended = asyncio.create_task(enough.wait())
+        await asyncio.wait({loop, ended}, return_when=asyncio.FIRST_COMPLETED)
+        ended.cancel()
+        loop.cancel()
+        await asyncio.wait({loop})
+        if not loop.cancelled():
+            loop.result()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_a_step_that_fails_is_told_about_and_tried_again(told):
+    errors = [DatabaseUnavailable("away"), DatabaseUnavailable("away"), None, ZeroDivisionError()]
+
+    async def step(enough):
+        if not errors:
+            enough.set()
+        elif error := errors.pop(0):
+            raise error
+
+    ran(step)
+    assert [(name, fields["failures"]) for name, fields in told.events] == [
+        ("step.failed", 1),
+        ("step.failed", 2),
+        ("step.resumed", 2),
+        ("step.broken", 1),
+        ("step.resumed", 1),
+    ]
+
+
+def test_the_loss_of_the_worker_is_passed_on():
+    async def step(_enough):
+        raise WorkerLost("gone")
+
+    with pytest.raises(WorkerLost):
+        ran(step)
+
+
+def test_a_step_says_how_long_to_wait_and_is_woken_before():
+    async def main():
+        wake, looks = asyncio.Event(), []
+
+        async def step():
+            looks.append(1)
+            return 3600
+
+        loop = asyncio.create_task(every(3600, step, name="step", wake=wake))
+        for expected in (1, 2, 3):
+            while len(looks) < expected:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            wake.set()
+        loop.cancel()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_a_long_outage_is_not_told_a_thousand_times(told, monkeypatch):
+    monkeypatch.setattr("holdfast.worker.loop._pause", lambda *_: 0)
+    failures = 0
+
+    async def step(enough):
+        nonlocal failures
+        failures += 1
+        if failures == 1000:
+            enough.set()
+        raise DatabaseUnavailable("away")
+
+    ran(step)
+    assert len(told.events) == 10

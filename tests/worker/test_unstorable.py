@@ -1,0 +1,215 @@
+"""What the database cannot store costs an attempt; never a job, and never its neighbours."""
+
+import msgspec
+import pytest
+
+from holdfast import Holdfast, JobState, Retry, Secret
+from holdfast.task import Task
+from holdfast.worker import executor, finisher
+
+
+@pytest.fixture
+def failed(hf: Holdfast, drain):
+    """Run a handler that fails; the one error that was kept."""
+
+    def failed(handler, **arguments):
+        job = hf.task(name="the.task")(handler).enqueue(**arguments)
+        drain()
+        assert job.refresh().state is JobState.SCHEDULED
+        (kept,) = job.errors()
+        return kept
+
+    return failed
+
+
+def test_a_result_that_is_not_json_fails_the_attempt_by_name(hf: Holdfast, drain):
+    wrong = [
+        (object(), "object cannot be JSON"),
+        ({"deep": [{"down": "a\0b"}]}, "result.deep[0].down: PostgreSQL cannot store a NUL character"),
+        ("\ud800", "a lone surrogate is not valid text"),
+        (float("nan"), "JSON has no nan"),
+    ]
+
+    @hf.task(name="the.task")
+    async def handler(number: int):
+        return wrong[number][0]
+
+    jobs = [handler.enqueue(number) for number in range(len(wrong))]
+    drain()
+    for job, (_, reason) in zip(jobs, wrong, strict=True):
+        assert job.refresh().state is JobState.SCHEDULED
+        (kept,) = job.errors()
+        assert kept.error.startswith("BadResult: the.task: the handler's result cannot be stored")
+        assert reason in kept.error
+
+
+def test_a_result_that_contains_itself_fails_the_attempt(failed):
+    async def handler():
+        loop = []
+        loop.append(loop)
+        return loop
+
+    assert failed(handler).error.startswith("BadResult")
+
+
+def test_a_result_that_is_too_large_fails_the_attempt(failed, monkeypatch):
+    monkeypatch.setattr(executor, "RESULT_LIMIT", 1000)
+
+    async def handler():
+        return "x" * 999
+
+    assert "the handler's result has 1,001 characters of JSON" in failed(handler).error
+
+
+def test_odd_bytes_in_an_error_are_cleaned_and_kept(failed):
+    async def handler():
+        raise ValueError("a\0b \ud800 ü €")
+
+    kept = failed(handler)
+    assert kept.error == "ValueError: a\\0b \\ud800 ü €"
+    assert "a\\0b \\ud800 ü €" in kept.traceback
+
+
+def test_an_error_of_ten_megabytes_is_cut(failed):
+    async def handler():
+        raise ValueError("x" * 10_000_000)
+
+    kept = failed(handler)
+    assert len(kept.error) == 5_000
+    assert kept.error.endswith("…")
+    assert len(kept.traceback) < 10_100
+    assert "in handler" in kept.traceback
+
+
+def test_an_exception_that_cannot_be_told_is_kept_by_its_name(failed):
+    class SpeechlessError(Exception):
+        def __str__(self):
+            raise RecursionError
+
+    async def handler():
+        raise SpeechlessError
+
+    assert failed(handler).error == "SpeechlessError: (its text could not be had: RecursionError)"
+
+
+def test_an_exception_whose_text_is_no_text_is_kept(failed):
+    class OddError(Exception):
+        def __str__(self):
+            return 42  # noqa: PLE0307 - on purpose
+
+    async def handler():
+        raise OddError
+
+    assert failed(handler).error.startswith("OddError")
+
+
+def test_arguments_that_were_tangled_up_do_not_hide_the_error(failed):
+    async def handler(tree: dict[str, object]):
+        tree["self"] = tree
+        raise ValueError("too deep")
+
+    assert failed(handler, tree={}).error == "ValueError: too deep"
+
+
+def test_secrets_are_masked_in_errors_and_tracebacks(failed):
+    async def handler(password: Secret[str], tokens: list[Secret[str]]):
+        plain = password.reveal()
+        password = None  # what the handler does to its own variables hides nothing
+        tokens_were = [token.reveal() for token in tokens]
+        tokens.clear()
+        raise ValueError(f"cannot log in with {plain} or {tokens_were[0]!r}")
+
+    kept = failed(handler, password="hunter2!", tokens=[Secret("tok-12345")])
+    assert kept.error == "ValueError: cannot log in with ***** or '*****'"
+    assert "hunter2!" not in kept.traceback
+    assert "tok-12345" not in kept.traceback
+
+
+def test_secrets_are_masked_in_what_a_handler_says_itself(hf: Holdfast, drain):
+    @hf.task(name="log.in")
+    async def log_in(password: Secret[str]) -> Retry:
+        return Retry(after=60, error=f"{password.reveal()} was refused")
+
+    job = log_in.enqueue(password="hunter2!")
+    drain()
+    assert job.refresh().last_error == "***** was refused"
+
+
+def test_secrets_are_masked_where_the_arguments_do_not_fit(hf: Holdfast, drain):
+    class Strict:
+        @classmethod
+        def model_validate(cls, value):
+            raise ValueError(f"{value!r} is not good")
+
+    @hf.task(name="strict")
+    async def strict(key: Secret[str], other: Strict) -> None: ...
+
+    job = hf.enqueue("strict", {"key": {"$secret": "hunter2!"}, "other": {"copied": "hunter2!"}})
+    drain()
+    (kept,) = job.errors()
+    assert kept.error.startswith("BadArguments")
+    assert "hunter2!" not in kept.error + kept.traceback
+
+
+@pytest.fixture
+def raw_results(monkeypatch):
+    """Let handlers return JSON text as it is, past every check of ours."""
+    monkeypatch.setattr(Task, "encode_result", lambda _, value: value)
+
+
+def test_one_value_that_the_database_refuses_fails_alone(hf: Holdfast, drain, raw_results, counts):
+    bad = ["1e400000", "{not json", '"\\u0000"', "\ud800", "a\0b"]
+
+    @hf.task(name="raw")
+    async def raw(number: int) -> str:
+        return bad[number // 20] if number % 20 == 10 else "1"
+
+    jobs = hf.enqueue_many(raw.call(number) for number in range(100))
+    drain()
+    assert counts() == {"completed": 95, "scheduled": 5}
+    assert {job.refresh().attempt for job in jobs} == {1}
+    for culprit in jobs[10::20]:
+        assert culprit.errors()[0].error.startswith("BadResult: the outcome cannot be stored")
+
+
+def test_a_report_that_cannot_be_written_does_not_hold_up_the_others(
+    hf: Holdfast, work, told, until, counts, monkeypatch
+):
+    monkeypatch.setattr(finisher, "LONGEST_PAUSE", 0.1)
+    with hf.database.connection() as connection:
+        connection.execute(
+            "create function public.oops() returns trigger language plpgsql as "
+            "$$ begin raise exception 'not this one'; end $$"
+        )
+        partitions = connection.execute(
+            "select inhrelid::regclass::text from pg_inherits where inhparent = 'holdfast.finished'::regclass"
+        ).fetchall()
+        for (partition,) in partitions:
+            connection.execute(
+                f"create trigger oops before insert on {partition} "
+                "for each row when (new.task = 'bad') execute function public.oops()"
+            )
+
+        @hf.task(name="good")
+        async def good() -> None: ...
+
+        @hf.task(name="bad")
+        async def bad() -> None: ...
+
+        work()
+        hf.enqueue_many([good.call(), bad.call(), good.call(), good.call()])
+        told.wait_for("finisher.broken", 4)
+        until(lambda: counts().get("completed") == 3)
+        for (partition,) in partitions:
+            connection.execute(f"drop trigger oops on {partition}")
+        until(lambda: counts() == {"completed": 4})
+
+
+def test_raw_json_is_stored_as_it_is(hf: Holdfast, drain):
+    @hf.task(name="raw")
+    async def raw() -> msgspec.Raw:
+        return msgspec.Raw(b'{"a": 1}')
+
+    job = raw.enqueue()
+    drain()
+    assert job.refresh().result == {"a": 1}

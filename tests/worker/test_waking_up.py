@@ -1,0 +1,142 @@
+"""An idle worker picks up a job at once. The poll is so long here that only a notification can explain it."""
+
+import time
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from holdfast import Context, Holdfast, JobState, Retry
+
+SOON = timedelta(seconds=1)
+
+
+@pytest.fixture
+def asleep(ask, until):
+    """Wait until so many workers sleep and listen."""
+
+    def asleep(amount: int = 1) -> None:
+        until(lambda: ask("select count(*) from holdfast.worker where asleep") == [(amount,)])
+        until(lambda: len(ask("select from pg_stat_activity where query ilike 'listen %%'")) >= amount)
+
+    return asleep
+
+
+@pytest.fixture
+def noop(hf: Holdfast):
+    @hf.task(name="noop", queue="quick")
+    async def noop() -> None: ...
+
+    return noop
+
+
+@pytest.fixture
+def waited(until):
+    """Wait until the job is done; how long it had waited for a worker."""
+
+    def waited(job) -> timedelta:
+        done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+        return done.claimed_at - max(done.created_at, done.run_at)
+
+    return waited
+
+
+@pytest.mark.parametrize("queues", [None, ["other", "quick"]])
+def test_an_enqueued_job_wakes_a_sleeper(work, noop, asleep, waited, queues):
+    work(poll_interval=60, queues=queues)
+    for _ in range(3):
+        asleep()
+        assert waited(noop.enqueue()) < SOON
+
+
+def test_a_job_wakes_a_sleeper_when_its_transaction_commits(holdfast_dsn, work, noop, asleep, waited):
+    work(poll_interval=60)
+    asleep()
+    with psycopg.connect(holdfast_dsn) as connection:
+        job = noop.options(conn=connection).enqueue()
+        connection.commit()
+    assert waited(job) < SOON
+
+
+def test_a_transaction_that_was_open_before_the_worker_fell_asleep_is_not_missed(
+    holdfast_dsn, work, noop, asleep, until
+):
+    with psycopg.connect(holdfast_dsn) as connection:
+        job = noop.options(conn=connection).enqueue()  # nobody sleeps yet, so nobody is notified
+        work(poll_interval=60)
+        asleep()
+        begun = time.monotonic()
+        connection.commit()
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    assert time.monotonic() - begun < 2
+
+
+def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, asleep, waited, ask):
+    later = noop.options(delay=3600).enqueue()
+    claimer, lease = uuid4(), uuid4()
+    held = noop.enqueue()
+    ask("select id from holdfast.claim(%s, %s)", claimer, lease)
+    hf.pause("quick")
+    paused = noop.enqueue()
+    work(poll_interval=60)
+
+    asleep()
+    hf.resume("quick")
+    assert ask("select true from holdfast.queue where name = 'quick' and paused_at is null")
+    resumed_at = ask("select clock_timestamp()")[0][0]
+    waited(paused)
+    assert paused.refresh().claimed_at - resumed_at < SOON
+
+    asleep()
+    ask("select holdfast.release(%s, %s)", held.id, lease)
+    released_at = ask("select clock_timestamp()")[0][0]
+    waited(held)
+    assert held.refresh().claimed_at - released_at < SOON
+
+    asleep()
+    later.run_now()
+    hurried_at = ask("select clock_timestamp()")[0][0]
+    waited(later)
+    assert later.refresh().claimed_at - hurried_at < SOON
+
+
+def test_delayed_jobs_start_on_time_without_busy_polling(work, noop, asleep, waited, carried):
+    work(poll_interval=60)
+    asleep()
+    before = carried["promote"]
+    jobs = [noop.options(delay=delay).enqueue() for delay in (1.3, 0.4, 0.8)]
+    assert max(waited(job) for job in jobs) < timedelta(seconds=0.5)
+    assert carried["promote"] - before < 20
+
+
+def test_a_retry_is_run_again_when_it_is_due(hf, work, asleep, until, carried):
+    @hf.task(name="flaky", max_attempts=4)
+    async def flaky(ctx: Context) -> Retry | None:
+        return Retry(after=0.2) if ctx.attempt < 4 else None
+
+    work(poll_interval=60)
+    asleep()
+    job = flaky.enqueue()
+    done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
+    assert done.finished_at - done.created_at < timedelta(seconds=2)
+    assert carried["promote"] < 40
+
+
+def test_without_notifications_the_poll_serves(hf, work, noop, waited, ask):
+    work(notify=False, poll_interval=0.1)
+    for _ in range(3):
+        assert waited(noop.enqueue()) < SOON
+    assert ask("select count(*) from pg_stat_activity where query ilike 'listen %%'") == [(0,)]
+    assert ask("select count(*) from holdfast.worker where asleep") == [(0,)]
+
+
+def test_an_idle_worker_asks_little(work, noop, asleep, carried, until):
+    work(poll_interval=60, lease_time=1.5)
+    asleep()
+    before = carried.copy()
+    until(lambda: carried["heartbeat"] >= before["heartbeat"] + 6)  # one and a half seconds
+    spent = carried - before
+    assert spent["claim"] <= 2
+    assert spent["promote"] <= 3
+    assert spent["sleep"] == 0
