@@ -81,8 +81,8 @@ def test_a_suspect_goes_first():
     async def main():
         hands = Hands()
         taken(hands, job("a"), job("b"))
-        taken(hands, job("s", "other", suspect=True))
-        assert [(await hands.next()).id for _ in range(3)] == ["s", "a", "b"]
+        taken(hands, job("urgent", "other"), job("s", "other", suspect=True))
+        assert [(await hands.next()).id for _ in range(4)] == ["s", "a", "b", "urgent"]
 
     asyncio.run(main())
 

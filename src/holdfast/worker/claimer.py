@@ -92,7 +92,7 @@ class Claimer:
             # Before the look: when none is open any more, it sees what they have committed.
             self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
         jobs = await self._claim(amount)
-        self._drained = len(jobs) < amount and not (jobs and jobs[0].suspect)
+        self._drained = len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
             self.idle.clear()
             self._took_at = time.monotonic()

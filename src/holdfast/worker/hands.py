@@ -64,9 +64,10 @@ class Hands:
             self.held[job.id] = job
         # Only now: in between, the keeper would take them for unknown.
         self.in_flight.discard(lease)
-        # A suspect was handed out alone and its clock is running: it goes first.
-        if jobs and jobs[0].suspect:
-            self.buffer.extendleft(jobs)
+        # A suspect is the last of its claim; its clock is running already, so it goes first.
+        if jobs and jobs[-1].suspect:
+            self.buffer.extend(jobs[:-1])
+            self.buffer.appendleft(jobs[-1])
         else:
             self.buffer.extend(jobs)
         self.rouse()

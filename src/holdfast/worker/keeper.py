@@ -96,13 +96,16 @@ class Keeper:
             await self._session.close()
 
     async def _beat(self) -> None:
-        sent, before = time.monotonic(), self._last_beat
-        heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
         try:
-            self._last_beat = await self._session.run(heartbeat, deadline=deadline)
+            await self._live_on()
         except WorkerLost as error:
             self._home.call_soon_threadsafe(self._lost, error)
             raise
+
+    async def _live_on(self) -> None:
+        sent, before = time.monotonic(), self._last_beat
+        heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
+        self._last_beat = await self._session.run(heartbeat, deadline=deadline)
         late = time.monotonic() > self._hands.good_until
         self._hands.good_until = sent + self._lease_time
         if late:
