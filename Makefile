@@ -38,3 +38,10 @@ clean:  ## remove the environment and every cache
 
 test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
 	tests/matrix.sh
+
+.PHONY: bench bench-quick
+bench: .venv  ## Holdfast and its peers side by side, in under an hour; the results go to bench/results
+	$(BIN)/python -m bench --million
+
+bench-quick: .venv  ## Holdfast, graphile-worker and pgqueuer, in under three minutes once installed
+	$(BIN)/python -m bench --quick

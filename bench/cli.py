@@ -1,0 +1,115 @@
+"""`python -m bench`: choose peers, measures and rounds; see README.md."""
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from bench import measures, peers, report, server
+from bench.environments import HERE
+from bench.measure import Bench, Options
+from bench.peer import Peer
+from bench.results import Results
+from bench.run import Run, install, tell
+from bench.targets import judge
+
+RESULTS = HERE / "results"
+QUIET = 0.5
+QUICK = argparse.Namespace(
+    peers=["holdfast", "graphile-worker", "pgqueuer"],
+    measures=["enqueue_one", "enqueue_bulk", "drain_20k_1p", "realistic", "pickup"],
+    seconds=2.0,
+    samples=60,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    whole = not (given.quick or given.peers or given.measures or given.scale != 1)
+    directory = given.results or (RESULTS if whole else RESULTS / "partial")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server and the agents go with us
+    if given.quick:
+        given.peers = given.peers or QUICK.peers
+        given.measures = given.measures or QUICK.measures
+        given.seconds, given.samples = QUICK.seconds, QUICK.samples
+    chosen = [peers.ALL[name]() for name in given.peers or peers.ALL]
+    wanted = [measures.ALL[name] for name in given.measures or measures.ALL]
+    ready, skipped = install(chosen)
+    if given.install:
+        return 1 if skipped else 0
+    options = Options(
+        seconds=given.seconds,
+        scale=given.scale,
+        samples=given.samples,
+        million=given.million,
+    )
+    with server.start(given.dsn, given.home) as (postgres, facts):
+        _warn(facts)
+        results = Results(facts, _about(ready), skipped)
+        Run(Bench(postgres, options), ready, results, minutes=given.minutes).go(wanted, given.rounds)
+    verdicts = judge(results)
+    text = report.markdown(results, verdicts, given.rounds)
+    written = report.write(results, verdicts, text, directory)
+    if given.json:
+        sys.stdout.write(json.dumps(results.measures_as_json(), ensure_ascii=False) + "\n")
+    else:
+        sys.stdout.write(text)
+    tell(f"written: {', '.join(path.name for path in written)} in {directory.name}/")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--peers", type=_names(peers.ALL), help=f"some of: {', '.join(peers.ALL)}")
+    parser.add_argument("--measures", type=_names(measures.ALL), help=f"some of: {', '.join(measures.ALL)}")
+    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: measure → peer → figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="three peers, five measures, under three minutes"
+    )
+    parser.add_argument("--million", action="store_true", help="also a further million jobs for the memory")
+    parser.add_argument("--seconds", type=float, default=5.0, help="what a cell is sized to (default 5)")
+    parser.add_argument("--minutes", type=float, default=55.0, help="no cell begins after this (default 55)")
+    parser.add_argument("--samples", type=int, default=200, help="jobs per latency cell (default 200)")
+    parser.add_argument("--scale", type=float, default=1.0, help="a factor on all amounts, to try it out")
+    parser.add_argument(
+        "--dsn", help="a superuser's DSN of another server; databases are made and dropped there"
+    )
+    parser.add_argument("--home", type=Path, help="where the private server keeps its data (default: TMPDIR)")
+    parser.add_argument(
+        "--results", type=Path, help="where the results go (default: bench/results, or partial/ in it)"
+    )
+    parser.add_argument("--install", action="store_true", help="only install the peers")
+    return parser
+
+
+def _names(known: Mapping[str, object]) -> Callable[[str], list[str]]:
+    """Names out of these, separated by commas."""
+
+    def names(text: str) -> list[str]:
+        found = text.replace(",", " ").split()
+        unknown = [name for name in found if name not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(known)}")
+        return found
+
+    return names
+
+
+def _about(ready: Sequence[Peer]) -> dict[str, dict[str, str]]:
+    return {
+        peer.name: {
+            "version": peer.version,
+            "settings": peer.settings,
+            "source": peer.source,
+            "broker": peer.broker,
+        }
+        for peer in ready
+    }
+
+
+def _warn(facts: dict[str, str]) -> None:
+    if float(facts["load"].split()[0]) > QUIET:
+        tell(f"WARNING: the machine is not quiet (load {facts['load']}); read the ratios with care")

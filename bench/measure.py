@@ -1,0 +1,110 @@
+"""What a measure is, and what its cells have at hand."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.peer import Done, Peer
+from bench.processes import AgentFailed, Workers
+from bench.server import Server
+
+Figures = dict[str, Any]
+
+# How often the database is asked; seldom while most handlers are still to be called.
+POLL_SECONDS, SELDOM_SECONDS = 0.004, 0.02
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large and how long."""
+
+    # What a cell is sized to take, roughly; some have a second part of the same length.
+    seconds: float = 5.0
+    # A factor on all amounts, for trying the benchmark out.
+    scale: float = 1.0
+    samples: int = 200
+    million: bool = False
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A peer's rough speed, by which cells are sized."""
+
+    one: float
+    bulk: float
+    drain: float
+
+
+@dataclass
+class Bench:
+    """What a cell has at hand."""
+
+    server: Server
+    options: Options
+    rates: dict[str, Rates] = field(default_factory=dict)
+    # Drains of this run: where a slow peer's 100k are as few as its 20k, they are not drained twice.
+    drains: dict[tuple[str, int, int, int], Figures] = field(default_factory=dict)
+
+    def amount(self, wanted: int) -> int:
+        """What is wanted, in the scale of this run."""
+        return max(int(wanted * self.options.scale), 100)
+
+    def drainable(self, peer: Peer, wanted: int, seconds: float | None = None) -> int:
+        """How many jobs the peer drains within the time of a cell, at most what is wanted."""
+        rates, seconds = self.rates[peer.name], seconds or self.options.seconds
+        fits = rates.drain * seconds
+        if peer.broker == "Redis":  # its jobs are enqueued anew for each cell
+            fits = min(fits, rates.bulk * seconds)
+        return _rounded(min(self.amount(wanted), fits))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One row of the results: a cell for each peer and round."""
+
+    name: str
+    title: str
+    run: Callable[[Bench, Peer, int], Figures]
+    # The figure that the tables show and compare, and which way is better.
+    figure: str
+    unit: str
+    higher_is_better: bool = True
+    # Once for the whole run, where the cell has rounds of its own or does not vary.
+    once: bool = False
+    # Which peers are measured; all of them if none is named.
+    only: frozenset[str] = frozenset()
+
+
+def until(done: Done, workers: Workers, amount: int, *, patience: float) -> float:
+    """When all was done, on the monotonic clock: the beginning of the look that found it so."""
+    deadline = time.monotonic() + patience
+    while True:
+        now = time.monotonic()
+        if done() and workers.first is not None:
+            return now
+        workers.check()
+        if now > deadline:
+            raise AgentFailed(f"not finished after {patience:.0f} s ({workers.ran} handlers were called)")
+        time.sleep(POLL_SECONDS if workers.ran > amount * 0.8 else SELDOM_SECONDS)
+
+
+def percentiles(waits: Sequence[float]) -> Figures:
+    """p50, p95 and p99, each a value that occurred."""
+    ordered = sorted(waits)
+    if not ordered:
+        raise AgentFailed("no stamped job was seen")
+    ranks = {name: math.ceil(share * len(ordered)) - 1 for name, share in _SHARES.items()}
+    return {name: ordered[rank] for name, rank in ranks.items()} | {"samples": len(ordered)}
+
+
+_SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+def _rounded(amount: float) -> int:
+    """To two digits, so that the sizes can be read."""
+    if amount < 100:
+        return 100
+    step = 10 ** (int(math.log10(amount)) - 1)
+    return int(amount // step * step)

@@ -1,0 +1,33 @@
+"""Every measure, in the order in which they run: what the targets need comes first."""
+
+from bench.measure import Measure
+from bench.measures.backlog import BACKLOG, BACKLOG_UNKNOWN
+from bench.measures.delayed import DELAYED, FLOOD
+from bench.measures.drain import DRAIN, REALISTIC, SPREAD
+from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
+from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
+from bench.measures.pickup import PICKUP
+from bench.measures.snapshot import SNAPSHOT
+
+ALL: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        ENQUEUE_ONE,
+        ENQUEUE_BULK,
+        *DRAIN,
+        REALISTIC,
+        PICKUP,
+        SPREAD,
+        SNAPSHOT,
+        BACKLOG,
+        BACKLOG_UNKNOWN,
+        MEMORY,
+        FLOOD,
+        PRODUCERS,
+        DELAYED,
+        FOOTPRINT,
+        IMPORT,
+    )
+}
+
+__all__ = ["ALL"]

@@ -1,0 +1,66 @@
+"""How fast jobs are enqueued: one by one, in bulk, and by many at a time while workers are busy."""
+
+import time
+
+from bench.measure import Bench, Figures, Measure
+from bench.peer import Peer
+
+PROCESSES, PRODUCERS_EACH = 4, 4
+RACE_SECONDS = 3.0
+BUSY_CONCURRENCY = 20
+# Enough jobs of 100 ms to keep 20 slots busy for longer than the race takes.
+BUSY_JOBS = 4_000
+
+
+def _enqueue_one(bench: Bench, peer: Peer, _round: int) -> Figures:
+    amount = max(int(bench.rates[peer.name].one * bench.options.seconds / 3 * bench.options.scale), 50)
+    with peer.empty(bench.server) as place, peer.producer(place) as producer:
+        producer.ask("one", amount=20)
+        answer = producer.ask("one", amount=amount)
+    return {"jobs_per_s": amount / answer["seconds"], "jobs": amount}
+
+
+def _enqueue_bulk(bench: Bench, peer: Peer, _round: int) -> Figures:
+    amount = min(bench.amount(100_000), int(bench.rates[peer.name].bulk * bench.options.seconds / 2))
+    with peer.empty(bench.server) as place, peer.producer(place) as producer:
+        producer.ask("bulk", amount=100, tasks=["noop"])
+        answer = producer.ask("bulk", amount=amount, tasks=["noop"])
+    return {"jobs_per_s": amount / answer["seconds"], "jobs": amount}
+
+
+def _producers(bench: Bench, peer: Peer, _round: int) -> Figures:
+    figures = {"jobs_per_s": _race(bench, peer, notify=True)}
+    if peer.name == "holdfast":
+        figures["without_notify"] = _race(bench, peer, notify=False)
+        figures["ratio"] = figures["jobs_per_s"] / figures["without_notify"]
+    return figures
+
+
+def _race(bench: Bench, peer: Peer, *, notify: bool) -> float:
+    """Jobs per second of 16 producers: four processes with four connections each."""
+    silence = {} if notify else {"PGOPTIONS": "-c holdfast.notify=off"}
+    with peer.empty(bench.server) as place:
+        crew = [peer.producer(place, environ=silence) for _ in range(PROCESSES)]
+        try:
+            crew[0].ask("bulk", amount=BUSY_JOBS, tasks=["doze"])
+            with peer.workers(place, concurrency=BUSY_CONCURRENCY, notify=notify) as workers:
+                workers.go()
+                workers.until_ran(BUSY_CONCURRENCY, patience=30)
+                time.sleep(0.5)
+                for producer in crew:
+                    producer.begin("race", producers=PRODUCERS_EACH, seconds=RACE_SECONDS)
+                answers = [producer.end() for producer in crew]
+                workers.check()
+        finally:
+            for producer in crew:
+                producer.stop()
+    return float(sum(answer["amount"] / answer["seconds"] for answer in answers))
+
+
+ENQUEUE_ONE = Measure(
+    "enqueue_one", "enqueue one by one, one connection", _enqueue_one, "jobs_per_s", "jobs/s"
+)
+ENQUEUE_BULK = Measure("enqueue_bulk", "enqueue in bulk", _enqueue_bulk, "jobs_per_s", "jobs/s")
+PRODUCERS = Measure(
+    "producers", "16 producers, one job at a time, while a worker is busy", _producers, "jobs_per_s", "jobs/s"
+)

@@ -1,0 +1,143 @@
+"""The PostgreSQL of a run: a private one with durable settings, or the one that was named."""
+
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from holdfast import embedded
+
+PREFIX = "hfbench"
+SHOWN_SETTINGS = (
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_sync_method",
+    "shared_buffers",
+    "max_wal_size",
+    "autovacuum",
+)
+
+
+@dataclass(frozen=True)
+class Database:
+    """One database of the server."""
+
+    dsn: str
+    name: str
+
+    def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
+        return psycopg.connect(self.dsn, autocommit=True)
+
+    def uri(self, authority: str = "") -> str:
+        """As a URI; `authority` is for drivers that insist on a host even where a socket is named."""
+        parts = {name: str(value) for name, value in conninfo_to_dict(self.dsn).items()}
+        user = quote(parts.get("user", "postgres"))
+        host, port = parts.get("host", "localhost"), parts.get("port", "5432")
+        if host.startswith("/"):
+            return f"postgresql://{user}@{authority}/{self.name}?host={quote(host)}&port={port}"
+        password = f":{quote(parts['password'])}" if "password" in parts else ""
+        return f"postgresql://{user}{password}@{host}:{port}/{self.name}"
+
+
+class Server:
+    """Makes, copies and drops databases."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._made = 0
+
+    def create(self, template: str | None = None, *, by_file: bool = False) -> Database:
+        """A new database. `by_file` copies a large template faster, at the price of two checkpoints."""
+        self._made += 1
+        name = f"{PREFIX}_{os.getpid()}_{self._made}"
+        statement: sql.SQL | sql.Composed = sql.SQL("create database {}").format(sql.Identifier(name))
+        if template:
+            statement += sql.SQL(" template {}").format(sql.Identifier(template))
+        if by_file:
+            statement += sql.SQL(" strategy file_copy")
+        self._execute(statement)
+        return Database(make_conninfo(self.dsn, dbname=name), name)
+
+    def drop(self, database: Database) -> None:
+        self._execute(
+            sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(database.name))
+        )
+
+    def checkpoint(self) -> None:
+        self._execute(sql.SQL("checkpoint"))
+
+    def facts(self) -> dict[str, str]:
+        """What the figures depend on."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            settings = {
+                name: str(connection.execute("select current_setting(%s)", [name]).fetchone()[0])  # type: ignore[index]
+                for name in ("server_version", *SHOWN_SETTINGS)
+            }
+        version = settings.pop("server_version")
+        return {
+            "machine": f"{_processor()}, {os.cpu_count()} cores, {_memory()}",
+            "python": platform.python_version(),
+            "postgresql": version,
+            "settings": ", ".join(f"{name} {value}" for name, value in settings.items()),
+            "load": f"{os.getloadavg()[0]:.2f} at the start",
+        }
+
+    def _execute(self, statement: sql.SQL | sql.Composed) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+@contextmanager
+def start(dsn: str | None, home: Path | None) -> Iterator[tuple[Server, dict[str, str]]]:
+    """The server and its facts. A private one is removed at the end, with everything in it."""
+    if dsn:
+        server = Server(dsn)
+        yield server, server.facts()
+        return
+    place = Path(tempfile.mkdtemp(prefix="hfbench-", dir=home))
+    place.chmod(0o755)
+    try:
+        with embedded.start(place, database=PREFIX) as private:
+            server = Server(private.dsn)
+            yield server, {**server.facts(), "fdatasync": f"{_fdatasync(place) * 1e6:.0f} µs"}
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _fdatasync(directory: Path, times: int = 100) -> float:
+    """How long the disk takes to be sure of one page: without it no figure here means anything."""
+    spent = []
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        for _ in range(times):
+            begun = time.perf_counter()
+            os.pwrite(file.fileno(), b"x" * 8192, 0)
+            os.fdatasync(file.fileno())
+            spent.append(time.perf_counter() - begun)
+    return sorted(spent)[times // 2]
+
+
+def _processor() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB"
+    except ValueError:
+        return "memory unknown"
