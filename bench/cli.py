@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench import measures, peers, report, server
@@ -17,6 +18,7 @@ from bench.targets import judge
 
 RESULTS = HERE / "results"
 QUIET = 0.5
+DEFAULTS = {"rounds": 3, "scale": 1.0}
 QUICK = argparse.Namespace(
     peers=["holdfast", "graphile-worker", "pgqueuer"],
     measures=["enqueue_one", "enqueue_bulk", "drain_20k_1p", "realistic", "pickup"],
@@ -47,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with server.start(given.dsn, given.home) as (postgres, facts):
         _warn(facts)
-        results = Results(facts, _about(ready), skipped)
+        about = {"command": _command(given), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        results = Results(about | facts, _about(ready), skipped)
         Run(Bench(postgres, options), ready, results, minutes=given.minutes).go(wanted, given.rounds)
     verdicts = judge(results)
     text = report.markdown(results, verdicts, given.rounds)
@@ -64,16 +67,20 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--peers", type=_names(peers.ALL), help=f"some of: {', '.join(peers.ALL)}")
     parser.add_argument("--measures", type=_names(measures.ALL), help=f"some of: {', '.join(measures.ALL)}")
-    parser.add_argument("--rounds", type=int, default=3, help="alternating rounds (default 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=DEFAULTS["rounds"], help="alternating rounds (default 3)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object: measure → peer → figures")
     parser.add_argument(
         "--quick", action="store_true", help="three peers, five measures, under three minutes"
     )
     parser.add_argument("--million", action="store_true", help="also a further million jobs for the memory")
-    parser.add_argument("--seconds", type=float, default=5.0, help="what a cell is sized to (default 5)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="what a cell is sized to (default 4)")
     parser.add_argument("--minutes", type=float, default=55.0, help="no cell begins after this (default 55)")
     parser.add_argument("--samples", type=int, default=200, help="jobs per latency cell (default 200)")
-    parser.add_argument("--scale", type=float, default=1.0, help="a factor on all amounts, to try it out")
+    parser.add_argument(
+        "--scale", type=float, default=DEFAULTS["scale"], help="a factor on all amounts, to try it out"
+    )
     parser.add_argument(
         "--dsn", help="a superuser's DSN of another server; databases are made and dropped there"
     )
@@ -108,6 +115,24 @@ def _about(ready: Sequence[Peer]) -> dict[str, dict[str, str]]:
         }
         for peer in ready
     }
+
+
+def _command(given: argparse.Namespace) -> str:
+    """What to type to repeat this, without paths and passwords."""
+    words = ["python -m bench"]
+    words += [f"--{name}" for name in ("quick", "million") if getattr(given, name)]
+    if not given.quick:
+        words += [
+            f"--{name} {','.join(getattr(given, name))}"
+            for name in ("peers", "measures")
+            if getattr(given, name)
+        ]
+    words += [
+        f"--{name} {value:g}"
+        for name in ("rounds", "scale")
+        if (value := getattr(given, name)) != DEFAULTS[name]
+    ]
+    return " ".join(words)
 
 
 def _warn(facts: dict[str, str]) -> None:

@@ -21,7 +21,7 @@ class Options:
     """How large and how long."""
 
     # What a cell is sized to take, roughly; some have a second part of the same length.
-    seconds: float = 5.0
+    seconds: float = 4.0
     # A factor on all amounts, for trying the benchmark out.
     scale: float = 1.0
     samples: int = 200

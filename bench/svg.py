@@ -106,5 +106,5 @@ def _number(value: float) -> str:
 
 def _above(value: float) -> float:
     """The next number that divides well into four."""
-    step = 10 ** math.floor(math.log10(value))
+    step: float = 10.0 ** math.floor(math.log10(value))
     return next(step * factor for factor in (1, 2, 4, 6, 8, 10) if step * factor >= value)
