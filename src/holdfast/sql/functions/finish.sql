@@ -40,14 +40,10 @@ declare
 begin
   perform holdfast.check_reports(ids, leases, outcomes);
 
-  if outcomes is not null then
-    mixed := outcomes && '{failed,snoozed,released,interrupted}';
-    if mixed then
-      -- One lock on everything first: the two statements below would each be in
-      -- order, but not together.
-      perform from holdfast.job j where j.id = any(ids) order by j.id for update;
-    end if;
-  end if;
+  mixed := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
+  -- One lock on everything first: the statements below would each be in order,
+  -- but not together; and they read what is there once the lock is held.
+  perform from holdfast.job j where j.id = any(ids) order by j.id for update;
 
   perform holdfast.door(true);
   with report as materialized (
@@ -56,22 +52,26 @@ begin
     where r.outcome is null or r.outcome in ('completed', 'cancelled')
   ),
   held as materialized (
-    select j.id, r.outcome, r.result, r.error, r.duration, x.started_at
+    select
+      j.*, r.outcome, r.result, r.error, r.duration as seconds,
+      (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) as started_at
     from report r
-    join holdfast.job j on j.id = r.id
-    left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
-    -- Only a claimed job has a lease. To ask for the state as well would lure the
-    -- planner to the index of held jobs, all of it for each report: 60,000
-    -- finishes/s fell to 1,500.
-    where j.lease = r.lease
-    order by j.id
-    for update of j
+    -- One look-up by id for each report (`offset 0` keeps it from being planned
+    -- as a join): after a vacuum of the empty table the planner takes it for
+    -- empty ever after, and read all of it for each report: 44 s for 5,000
+    -- finishes that take 0.1 s. Only a claimed job has a lease; to ask for the
+    -- state as well would lure the planner to the index of held jobs.
+    cross join lateral (
+      select j.ctid as place, j.*
+      from holdfast.job j
+      where j.id = r.id
+        and j.lease = r.lease
+      offset 0
+    ) j
   ),
   gone as (
     delete from holdfast.job j
-    using held h
-    where j.id = h.id
-    returning j.*, h.outcome, h.result, h.error, h.duration as seconds, h.started_at
+    where j.ctid = any(array(select h.place from held h))
   ),
   -- Not from an older snapshot: a progress that came in meanwhile would break
   -- the transaction of a handler that finishes its job in its own. What stays
@@ -92,7 +92,7 @@ begin
       g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
       g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
       t.started_at, now_at, now_at - t.started_at
-    from gone g
+    from held g
     join holdfast.lane l on l.id = g.lane_id
     cross join lateral (
       -- Never before the claim, nor after now: the worker's measure is its own.
@@ -101,7 +101,7 @@ begin
         g.claimed_at)
     ) t (started_at)
   )
-  select count(*) into accepted from gone;
+  select count(*) into accepted from held;
   perform holdfast.door(false);
 
   if mixed then
@@ -187,10 +187,9 @@ begin
     array_agg(case when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue)) else r.delay end)
   into job_ids, verbs, errs, tracks, waits
   from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays) r (id, lease, outcome, error, traceback, retry, delay)
-  join holdfast.job j on j.id = r.id
+  cross join lateral (select * from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0) j
   join holdfast.lane l on l.id = j.lane_id
-  where r.outcome in ('failed', 'snoozed', 'released', 'interrupted')
-    and j.lease = r.lease;
+  where r.outcome in ('failed', 'snoozed', 'released', 'interrupted');
   if job_ids is null then
     return 0;
   end if;
@@ -198,7 +197,7 @@ begin
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error, traceback)
   select j.id, j.attempt, now_at, j.worker_id, left(r.error, 10000), left(r.traceback, 20000)
   from unnest(job_ids, errs, tracks) r (id, error, traceback)
-  join holdfast.job j on j.id = r.id
+  cross join lateral (select * from holdfast.job j where j.id = r.id offset 0) j
   where r.error is not null;
 
   perform holdfast.bury(
@@ -224,9 +223,13 @@ begin
     lease = null,
     worker_id = null,
     changed_at = now_at
-  from unnest(job_ids, verbs, errs, waits) r (id, verb, error, wait)
-  where j.id = r.id
-    and r.verb in ('failed', 'snoozed');
+  from (
+    select i.verb, i.error, i.wait, p.place
+    from unnest(job_ids, verbs, errs, waits) i (id, verb, error, wait)
+    cross join lateral (select j.ctid as place from holdfast.job j where j.id = i.id offset 0) p
+    where i.verb in ('failed', 'snoozed')
+  ) r
+  where j.ctid = r.place;
 
   delete from holdfast.running x where x.job_id = any(job_ids);
   return cardinality(job_ids);
@@ -241,6 +244,7 @@ create or replace function holdfast.put_back(ids uuid[], errors text[], refunded
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -261,11 +265,13 @@ begin
     changed_at = now_at
   from (
     -- Places are given out above the sort; a join there would mix them up.
-    select b.id, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
+    select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
-      select i.id, i.error, s.new_lane
+      select j.place, i.error, s.new_lane
       from unnest(ids, errors) i (id, error)
-      join holdfast.job j on j.id = i.id
+      cross join lateral (
+        select j.ctid as place, j.lane_id, j.seq from holdfast.job j where j.id = i.id offset 0
+      ) j
       join (
         select d.lane_id, holdfast.sibling(d.lane_id, put_back.kind) as new_lane
         from (select distinct j.lane_id from holdfast.job j where j.id = any(ids)) d
@@ -273,7 +279,7 @@ begin
       order by j.seq
     ) b
   ) o
-  where j.id = o.id;
+  where j.ctid = o.place;
   perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
 end
 $$;

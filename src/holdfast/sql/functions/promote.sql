@@ -54,6 +54,7 @@ create or replace function holdfast.make_pending(ids uuid[], now_at timestamptz)
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 begin
@@ -66,11 +67,13 @@ begin
     changed_at = now_at
   from (
     -- Places are given out above the sort; a join there would mix them up.
-    select d.id, d.new_lane, nextval('holdfast.job_seq') as new_seq
+    select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
-      select i.id, s.new_lane
+      select j.place, s.new_lane
       from unnest(ids) with ordinality i (id, n)
-      join holdfast.job j on j.id = i.id
+      cross join lateral (
+        select j.ctid as place, j.lane_id, j.attempt from holdfast.job j where j.id = i.id offset 0
+      ) j
       join (
         select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
         from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.job j where j.id = any(ids)) k
@@ -78,7 +81,7 @@ begin
       order by i.n
     ) d
   ) o
-  where j.id = o.id;
+  where j.ctid = o.place;
   perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
 end
 $$;
