@@ -37,7 +37,7 @@ how durations and times are written.
 """
 
 GROUPS = {
-    "Producing": "enqueue enqueue_many lane",
+    "Producing": "enqueue enqueue_many lane places",
     "Consuming": "register claim claimed heartbeat sleep leave disown channel",
     "Reporting": "complete fail snooze release finish start progress progress_many",
     "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",

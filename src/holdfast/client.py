@@ -22,9 +22,9 @@ import msgspec
 
 from holdfast import calls, embedded, limits, schema
 from holdfast.calls import AttemptError, Call, QueueRow, Stat, WorkerRow
-from holdfast.database import Database, arun_all_on, arun_on, run_all_on, run_on
+from holdfast.database import Database, aload_on, arun_on, load_on, run_on
 from holdfast.errors import JobNotFound, UnknownOption, suggest
-from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.job import JobId, JobSnapshot, JobState, NewJob
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.secret import mask_dsn
 from holdfast.task import JobHandle, Registry, Task, named_job
@@ -36,59 +36,59 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
-# One call carries this many jobs at most, so that a generator of millions stays out of memory.
-BULK = 5_000
-
 
 class Job(JobHandle[R], Generic[R]):
     """A job that was enqueued or looked up: its id, and what can be done with it."""
 
     __slots__ = ("_holdfast", "_id")
 
-    def __init__(self, holdfast: "Holdfast", job_id: UUID) -> None:
+    def __init__(self, holdfast: "Holdfast", job_id: JobId) -> None:
         self._holdfast = holdfast
         self._id = job_id
 
     @property
     def id(self) -> UUID:
-        return self._id
+        known = self._id
+        if not isinstance(known, UUID):  # made when it is asked for: most handles are never looked at
+            known = self._id = UUID(known) if isinstance(known, str) else UUID(int=known)
+        return known
 
     def refresh(self) -> JobSnapshot:
         """The job as it is now; raises `JobNotFound` once it is past its retention, or was rolled back."""
-        return _known(self._holdfast.run(calls.job(self._id)), self._id)
+        return _known(self._holdfast.run(calls.job(self.id)), self.id)
 
     async def arefresh(self) -> JobSnapshot:
-        return _known(await self._holdfast.arun(calls.job(self._id)), self._id)
+        return _known(await self._holdfast.arun(calls.job(self.id)), self.id)
 
     def cancel(self) -> str:
         """Call it off: `cancelled`, `requested` (a worker holds it), or the end state that it had already."""
-        return self._holdfast.run(calls.cancel(self._id))
+        return self._holdfast.run(calls.cancel(self.id))
 
     async def acancel(self) -> str:
-        return await self._holdfast.arun(calls.cancel(self._id))
+        return await self._holdfast.arun(calls.cancel(self.id))
 
     def run_now(self) -> JobState:
         """Do not wait for its time or its backoff; the state that it has then."""
-        return JobState(self._holdfast.run(calls.run_now(self._id)))
+        return JobState(self._holdfast.run(calls.run_now(self.id)))
 
     async def arun_now(self) -> JobState:
-        return JobState(await self._holdfast.arun(calls.run_now(self._id)))
+        return JobState(await self._holdfast.arun(calls.run_now(self.id)))
 
     def errors(self) -> list[AttemptError]:
         """What went wrong, attempt by attempt."""
-        return self._holdfast.run(calls.job_errors(self._id))
+        return self._holdfast.run(calls.job_errors(self.id))
 
     async def aerrors(self) -> list[AttemptError]:
-        return await self._holdfast.arun(calls.job_errors(self._id))
+        return await self._holdfast.arun(calls.job_errors(self.id))
 
     def __repr__(self) -> str:
-        return f"<job {self._id}>"
+        return f"<job {self.id}>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Job) and other.id == self._id
+        return isinstance(other, Job) and other.id == self.id
 
     def __hash__(self) -> int:
-        return hash(self._id)
+        return hash(self.id)
 
 
 class Holdfast:
@@ -122,6 +122,8 @@ class Holdfast:
 
     @property
     def database(self) -> Database:
+        if self._database is not None:
+            return self._database
         with self._lock:
             if self._database is None:
                 dsn = self._given or os.environ.get("HOLDFAST_DSN") or self._start_embedded()
@@ -190,19 +192,20 @@ class Holdfast:
 
         `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
         """
-        wanted = (calls.enqueue_many(batch) for batch in _batches(jobs))
-        return [Job(self, job_id) for ids in self._run_all(wanted, conn) for job_id in ids]
+        loaded = self.database.load(jobs) if conn is None else load_on(conn, jobs)
+        return [Job(self, job_id) for job_id in loaded]
 
     async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
-        wanted = (calls.enqueue_many(batch) for batch in _batches(jobs))
-        return [Job(self, job_id) for ids in await self._arun_all(wanted, conn) for job_id in ids]
+        loaded = await (self.database.aload(jobs) if conn is None else aload_on(conn, jobs))
+        return [Job(self, job_id) for job_id in loaded]
 
     def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
         """Enqueue what `task.call(…)` made."""
         return Job(self, self.run(calls.enqueue(new_job), conn=conn))
 
     async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
-        return Job(self, await self.arun(calls.enqueue(new_job), conn=conn))
+        job_id = await self.arun(calls.enqueue(new_job), conn=conn)
+        return Job(self, job_id)
 
     # Looking and operating.
 
@@ -289,12 +292,6 @@ class Holdfast:
     async def arun(self, call: Call[T], *, conn: Any = None) -> T:
         return await self.database.arun(call) if conn is None else await arun_on(conn, call)
 
-    def _run_all(self, wanted: Iterable[Call[T]], conn: Any) -> list[T]:
-        return self.database.run_all(wanted) if conn is None else run_all_on(conn, wanted)
-
-    async def _arun_all(self, wanted: Iterable[Call[T]], conn: Any) -> list[T]:
-        return await (self.database.arun_all(wanted) if conn is None else arun_all_on(conn, wanted))
-
     def close(self) -> None:
         """Close the connections, and leave the embedded server if there is one."""
         with self._lock:
@@ -341,16 +338,3 @@ def _known(snapshot: JobSnapshot | None, job_id: UUID) -> JobSnapshot:
     if snapshot is None:
         raise JobNotFound(f"there is no job {job_id}", id=job_id)
     return snapshot
-
-
-def _batches(jobs: Iterable[NewJob]) -> Iterable[list[NewJob]]:
-    batch: list[NewJob] = []
-    for job in jobs:
-        if not isinstance(job, NewJob):
-            raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
-        batch.append(job)
-        if len(batch) == BULK:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -94,19 +94,22 @@ class CallOptions:
             conn=_first(self.conn, earlier.conn),
         )
 
-    def job(self, task: str, payload: str, settings: TaskOptions) -> NewJob:
-        """A job with these options, and the task's settings where they are silent."""
-        return NewJob(
-            task=task,
-            payload=payload,
-            queue=settings.queue if self.queue is None else self.queue,
-            priority=settings.priority if self.priority is None else self.priority,
-            run_at=self.run_at,
-            delay=settings.delay if self.delay is None and self.run_at is None else self.delay,
-            max_attempts=_first(self.max_attempts, settings.max_attempts),
-            id=self.id,
-            headers=self.headers,
-        )
+    def jobs(self, task: str, settings: TaskOptions) -> Callable[..., NewJob]:
+        """What makes a job of a `payload`: with these options, and the task's settings where they are silent.
+
+        What is said is found out once, so that a call does not pay for it.
+        """
+        said = {
+            "task": task,
+            "queue": _first(self.queue, settings.queue),
+            "priority": _first(self.priority, settings.priority),
+            "run_at": self.run_at,
+            "delay": settings.delay if self.delay is None and self.run_at is None else self.delay,
+            "max_attempts": _first(self.max_attempts, settings.max_attempts),
+            "id": self.id,
+            "headers": self.headers,
+        }
+        return partial(NewJob, **{name: value for name, value in said.items() if value is not None})
 
 
 def _policy(value: object) -> RetryPolicy:

@@ -94,6 +94,7 @@ class Task(Generic[P, R]):
     overrides: CallOptions
     function: Callable[P, R]
     is_async: bool
+    new_job: Callable[..., NewJob]
 
     def __init__(
         self,
@@ -112,6 +113,7 @@ class Task(Generic[P, R]):
         self.overrides = CallOptions()
         self.arguments = Arguments(self.name, function)
         self._enqueuer = enqueuer
+        self.new_job = self.overrides.jobs(self.name, self.settings)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -160,9 +162,10 @@ class Task(Generic[P, R]):
         """
         task = copy.copy(self)
         task.overrides = CallOptions.of(f"a call of {self.name}", overrides).over(self.overrides)
+        task.new_job = task.overrides.jobs(self.name, self.settings)
         return task
 
-    @property
+    @functools.cached_property
     def context(self) -> str | None:
         """The name of the parameter that the worker fills in with its `Context`."""
         return self.arguments.context
@@ -206,7 +209,7 @@ class Task(Generic[P, R]):
         return Union[results] if results else Any  # noqa: UP007 - a union of what is only known here
 
     def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        return self.overrides.job(self.name, self.arguments.encode(args, kwargs), self.settings)
+        return self.new_job(payload=self.arguments.encode(args, kwargs))
 
     def _client(self) -> Enqueuer:
         if self._enqueuer is None:
@@ -269,7 +272,7 @@ def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKey
     except Unstorable as trouble:
         path = "payload" + trouble.path
         raise BadPayload(f"{task}: {path}: {trouble.reason}", task=task, path=path) from trouble
-    return call.job(task, text, TaskOptions())
+    return call.jobs(task, TaskOptions())(payload=text)
 
 
 def _refuse_generator(function: Callable[..., Any]) -> None:

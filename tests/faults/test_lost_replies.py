@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import Context, Holdfast, JobState
+from holdfast import Context, DatabaseUnavailable, Holdfast, JobState
 
 NEEDLE = "a needle in the answer"
 
@@ -94,3 +94,13 @@ def test_connections_that_are_cut_again_and_again_lose_nothing(far, ran, proxy, 
     until(lambda: counts() == {"completed": 1000}, say=counts)
     assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
     assert len({number for number, _ in ran}) == 1000
+
+
+def test_an_enqueue_whose_answer_was_lost_is_told_and_not_repeated(far, proxy, ask):
+    far.enqueue("before")
+    proxy.swallow(lambda purpose, _: not purpose)
+    with pytest.raises(DatabaseUnavailable):
+        far.enqueue("lost")
+    far.enqueue("after")
+    assert proxy.swallowed == 1
+    assert ask("select array_agg(task order by seq) from holdfast.job") == [(["before", "lost", "after"],)]

@@ -27,7 +27,7 @@ end $$;
 delete from holdfast.job; delete from holdfast.lane; delete from holdfast.running;
 delete from holdfast.worker; delete from holdfast.finished; delete from holdfast.dead_letter;
 delete from holdfast.attempt_error; delete from holdfast.used_id; delete from holdfast.duty;
-delete from holdfast.head_proof; delete from holdfast.audit; delete from holdfast.retry_policy;
+delete from holdfast.writer_watch; delete from holdfast.audit; delete from holdfast.retry_policy;
 delete from holdfast.queue where name <> '*';
 update holdfast.queue
 set paused_at = null, payload_limit = 262144, max_attempts = 3, retry_base = '1 minute', retry_factor = 2,

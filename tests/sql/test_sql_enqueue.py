@@ -163,3 +163,28 @@ def test_the_same_id_twice_by_copy_is_refused_by_the_primary_key(sql):
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with pytest.raises(psycopg.errors.UniqueViolation):
         sql("insert into holdfast.job (id, lane_id, task) values (%s, %s, 'task')", job_id, lane)
+
+
+def test_places_come_in_the_order_asked_for(sql):
+    sql("select holdfast.set_retry_policy('b', max_attempts => 9)")
+    rows = sql(
+        "select lane_id, max_attempts, may_copy, now_at "
+        "from holdfast.places(array['b', 'a', 'b'], array['q', 'q', 'q'], array[1, 2, 1])"
+    )
+    lanes = [
+        sql.one("select holdfast.lane('q', %s, %s)", priority, task)
+        for priority, task in [(1, "b"), (2, "a")]
+    ]
+    assert [row[:3] for row in rows] == [(lanes[0], 9, True), (lanes[1], 3, True), (lanes[0], 9, True)]
+    assert len({row[3] for row in rows}) == 1
+
+
+def test_places_refuse_bad_names(sql, refused):
+    for tasks, queues, priorities, code in [
+        (["Bad Name"], ["q"], [1], "HF005"),
+        (["t"], ["Bad Name"], [1], "HF005"),
+        (["t"], [None], [1], "HF005"),
+        (["t"], ["q"], [40_000], "HF008"),
+    ]:
+        with refused(code):
+            sql("select * from holdfast.places(%s, %s, %s)", tasks, queues, priorities)

@@ -62,7 +62,7 @@ def test_a_move_of_a_few_places_is_not_worth_a_write(sql):
 def test_an_idle_database_stays_idle(sql, flow):
     flow(1000)
     sql.value("advance")
-    written = "select xmin, ctid from holdfast.head_proof union all select xmin, ctid from holdfast.lane"
+    written = "select xmin, ctid from holdfast.writer_watch union all select xmin, ctid from holdfast.lane"
     before = sql(written)
     for _ in range(50):
         assert sql.value("advance") == 0
@@ -121,7 +121,7 @@ def test_the_head_moves_on_when_the_transactions_of_its_proof_have_ended(sql, ot
     late.enqueue()
     flow(1000)
     assert sql.value("advance") == 0  # notes a place, and that `late` must end
-    noted = sql.one("select seq from holdfast.head_proof")
+    noted = sql.one("select seq from holdfast.writer_watch")
     other("begin")
     other.enqueue()
     late("commit")
@@ -179,13 +179,12 @@ def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, o
     # Another open transaction keeps the proof from coming: the late jobs are found between the two heads.
     other("begin")
     other.enqueue()
-    sql("update holdfast.head_proof set holders = array(select unnest(holdfast.writers()))")
     sql.value("advance")
     assert [job.id for job in sql.claim()] == late
     other("rollback")
     sql.value("advance")
     head, proven = heads(sql)
-    assert head == proven == last_seq(sql) + 1
+    assert head == proven > safe + 10_000
 
 
 def test_late_jobs_are_found_when_the_proof_comes(sql, other, flow):
@@ -282,7 +281,7 @@ def test_a_sequence_restored_below_old_jobs_is_repaired(sql, flow):
     flow(1000)
     ids = sql.enqueue_many(1000)
     sql.value("advance")
-    sql("delete from holdfast.head_proof")
+    sql("delete from holdfast.writer_watch")
     sql("select setval('holdfast.job_seq', 500)")
     sql.value("advance")
     new = sql.enqueue()

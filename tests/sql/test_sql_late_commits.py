@@ -249,7 +249,7 @@ def test_a_prepared_transaction_survives_a_restart_and_its_jobs_are_not_missed(s
         ids = late.enqueue_many(10)
         place = late.one("select min(seq) from holdfast.job")
         flow(sql, 3000)
-        assert sql.one("select holders from holdfast.head_proof"), "the proof names the session"
+        assert sql.one("select writers from holdfast.writer_watch"), "the proof names the session"
         late("prepare transaction 'late'")
         flow(sql, 3000)
         for session in (sql, late):

@@ -111,7 +111,6 @@ def test_jobs_do_not_leave_by_hand(sql, job_in, refused):
     job_id = job_in("pending")
     with refused("HF010") as error:
         sql("delete from holdfast.job")
-    assert error.detail["id"] == str(job_id)
     assert "cancel" in error.hint
     with refused("HF010"):
         sql("truncate holdfast.job")
@@ -125,8 +124,6 @@ def test_jobs_do_not_leave_by_hand(sql, job_in, refused):
         "state = 'scheduled'",
         "state = 'completed'",
         "attempt = 1",
-        "lease = gen_random_uuid()",
-        "worker_id = gen_random_uuid()",
         "last_lease = gen_random_uuid()",
         "claimed_at = now()",
         "cancel_requested_at = now()",
@@ -137,6 +134,13 @@ def test_a_job_begins_at_the_beginning(sql, said, refused):
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with refused("HF010"):
         sql(f"insert into holdfast.job (lane_id, task, {column}) values ({lane}, 'task', {value})")
+
+
+@pytest.mark.parametrize("column", ["lease", "worker_id"])
+def test_a_new_job_is_held_by_nobody(sql, column):
+    lane = sql.value("lane", queue="default", priority=100, task="task")
+    with pytest.raises(psycopg.errors.CheckViolation, match="no other has a lease and a worker"):
+        sql(f"insert into holdfast.job (lane_id, task, {column}) values ({lane}, 'task', gen_random_uuid())")
 
 
 def test_what_a_live_job_must_have_is_a_constraint(sql, job_in):

@@ -34,12 +34,12 @@ def test_a_duty_that_cannot_get_a_lock_gives_up_and_the_others_run(sql, other, c
     due = sql.enqueue(delay="1 minute")
     clock.advance(minutes=2)
     with other.connection.transaction():
-        other("lock table holdfast.head_proof")
+        other("lock table holdfast.used_id")
         errors = dict(sql.rows("tick"))
-    assert [duty for duty in DUTIES if errors[duty]] == ["advance"]
-    assert "lock timeout" in errors["advance"]
-    kept = sql("select error, error_at is not null from holdfast.duty where name = 'advance'")
-    assert kept == [(errors["advance"], True)]
+    assert [duty for duty in DUTIES if errors[duty]] == ["upkeep"]
+    assert "lock timeout" in errors["upkeep"]
+    kept = sql("select error, error_at is not null from holdfast.duty where name = 'upkeep'")
+    assert kept == [(errors["upkeep"], True)]
     assert sql.state(due) == "pending"
     assert sql.rows("tick") == [(duty, None) for duty in DUTIES]
 

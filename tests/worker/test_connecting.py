@@ -11,7 +11,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from holdfast import BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
+from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
+from holdfast.job import NewJob
 
 
 @pytest.fixture
@@ -71,6 +72,101 @@ def test_a_server_that_comes_back_is_found_again(hf: Holdfast, ask):
     )
     hf.enqueue("noop")
     assert len(hf.jobs()) == 2
+
+
+KILL = (
+    "select pg_terminate_backend(pid, 5000) from pg_stat_activity "
+    "where datname = current_database() and application_name = 'holdfast'"
+)
+
+
+@pytest.mark.parametrize("noticed", ["by looking", "by its farewell", "by a proof"])
+def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask, monkeypatch, noticed):
+    if noticed == "by its farewell":  # it came after the look
+        monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+    if noticed == "by a proof":
+        monkeypatch.setattr("holdfast.database.pools.TRUSTED_SECONDS", 0)
+    for number in range(5):
+        hf.enqueue("noop", number)
+        assert len(ask(KILL)) == 1
+    assert len(hf.enqueue_many([NewJob(task="noop")] * 200)) == 200
+    ask(KILL)
+    assert len(hf.jobs(amount=500)) == 205  # each of them once
+
+
+def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Holdfast, ask, monkeypatch):
+    async def main():
+        for number in range(4):
+            await hf.aenqueue("noop", number)
+            ask(KILL)
+            if number == 2:
+                monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+        await hf.aenqueue("noop")
+        await hf.aclose()
+
+    asyncio.run(main())
+    assert len(hf.jobs()) == 5
+
+
+def test_all_connections_on_the_shelf_may_have_died(hf: Holdfast, ask, monkeypatch):
+    with hf.database._leased(), hf.database._leased(), hf.database._leased():
+        pass
+    monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+    assert len(ask(KILL)) == 3
+    hf.enqueue("noop")
+    assert len(hf.jobs()) == 1
+
+
+def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
+    hf.enqueue("noop")
+    with hf.database._leased() as connection:
+        connection.execute("deallocate all")
+    hf.enqueue("noop")
+    assert len(hf.jobs()) == 2
+
+
+def test_a_used_connection_is_not_proven_again_and_a_long_idle_one_is(hf: Holdfast, monkeypatch):
+    proofs = []
+    execute = psycopg.Connection.execute
+    monkeypatch.setattr(
+        psycopg.Connection,
+        "execute",
+        lambda *given, **more: (proofs.append(given[1]), execute(*given, **more))[1],
+    )
+    hf.enqueue("noop")
+    proofs.clear()
+    hf.enqueue("noop")
+    assert proofs == []
+    monkeypatch.setattr("holdfast.database.pools.TRUSTED_SECONDS", 0)
+    hf.enqueue("noop")
+    assert proofs == [""]
+
+
+def test_a_large_payload_and_an_odd_one_take_the_short_way(hf: Holdfast):
+    large = "ü🐘" * 20_000
+    assert hf.enqueue("noop", large).refresh().payload == large
+    for task, payload in [("no\0op", "{}"), ("noop", '"a\0b"'), ("noop", '"\ud800"')]:
+        with pytest.raises(BadPayload):
+            hf.enqueue_new(NewJob(task=task, payload=payload))
+    assert asyncio.run(hf.aenqueue("noop", large)).refresh().payload == large
+    assert len(hf.jobs()) == 2
+
+
+def test_an_enqueue_that_is_cancelled_leaves_a_pool_that_works(hf: Holdfast, ask, until):
+    async def main():
+        async with await psycopg.AsyncConnection.connect(hf.dsn) as holder:
+            await holder.execute("lock table holdfast.job in access exclusive mode")
+            waiting = asyncio.create_task(hf.aenqueue("noop"))
+            while not hf_waits(hf.dsn):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        job = await hf.aenqueue("after")
+        await hf.aclose()
+        return job
+
+    assert asyncio.run(main()).refresh().task == "after"
 
 
 def test_many_threads_share_one_pool(hf: Holdfast, ask):

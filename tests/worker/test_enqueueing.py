@@ -21,7 +21,7 @@ from holdfast import (
     PayloadTooLarge,
     UnknownOption,
 )
-from holdfast.client import BULK
+from holdfast.database.bulk import BULK
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 import asyncio
 import math
 import time
-from datetime import UTC, datetime
 
 from holdfast.calls import Claimed
 from holdfast.worker.hands import Hands
 
 
 def job(name: str, lease: str = "lease", *, suspect: bool = False) -> Claimed:
-    return Claimed(name, "task", "{}", 1, lease, 3, "default", 100, suspect, datetime.now(UTC), None)
+    return Claimed(name, "task", "{}", 1, lease, 3, "default", 100, suspect, 0.0, None)
 
 
 def taken(hands: Hands, *jobs: Claimed) -> list[Claimed]:

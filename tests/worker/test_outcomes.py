@@ -229,6 +229,31 @@ def test_a_handler_does_not_see_what_another_one_set(hf: Holdfast, drain):
     assert seen == [None] * 5
 
 
+class Incomparable:
+    def __eq__(self, other):
+        raise TypeError("the truth of this is ambiguous")
+
+    __hash__ = None
+
+
+def test_what_a_handler_leaves_behind_does_not_keep_the_others_from_running(hf: Holdfast, drain, counts):
+    left: contextvars.ContextVar[object] = contextvars.ContextVar("left")
+    seen = []
+
+    @hf.task(name="leave", max_attempts=1)
+    async def leave(number: int) -> None:
+        seen.append(left.get(None))
+        left.set(Incomparable())
+        await asyncio.sleep(0)
+        left.set(Incomparable() if number % 3 else None)
+        assert number % 5
+
+    hf.enqueue_many(leave.call(number) for number in range(100))
+    drain(concurrency=3)
+    assert counts() == {"completed": 80, "dead": 20}
+    assert seen == [None] * 100
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_traceback_begins_with_the_handler(outcome, is_async):
     def handler():

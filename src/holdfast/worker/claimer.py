@@ -24,6 +24,10 @@ MOST_UNWRITTEN = 5000
 LONGEST_WAIT = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
+# How long the worker's pace is measured: shorter spells say little, except at first, and of many jobs.
+SPELL = 0.1
+FIRST_SPELL = 0.002
+ENOUGH_JOBS = 10
 
 
 class Claimer:
@@ -50,9 +54,10 @@ class Claimer:
         self._poll_interval = poll_interval
         self._listens = listens
         self._give_back = give_back
-        self._rate = _Rate()
-        self._prefetch = 0
+        self._rate = Rate()
+        self._prefetch = self._low = 0
         self._drained = False
+        self._hungry = True
         self._took_at = self._rested_at = time.monotonic()
         self._asleep = False
         self._may_come = False
@@ -60,8 +65,8 @@ class Claimer:
 
     def freed(self) -> None:
         """A slot came free."""
-        self._rate.count()
-        if not self._drained and len(self._hands.buffer) <= self._prefetch // 2:
+        self._rate.jobs += 1
+        if len(self._hands.buffer) <= self._low and not self._drained:
             self.wake.set()
 
     def hint(self) -> None:
@@ -77,6 +82,7 @@ class Claimer:
     async def step(self) -> float:
         """Claim once, if there is room; returns how long to wait before the next look."""
         self._prefetch = min(int(self._rate.per_second() * PREFETCH_SECONDS), MOST_PREFETCHED)
+        self._low = self._prefetch // 2
         self._give_back_surplus()
         pause = await self._look()
         return min(pause, LONGEST_WAIT) if self._hands.buffer else pause
@@ -94,10 +100,14 @@ class Claimer:
         jobs = await self._claim(amount)
         self._drained = len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
+            if self._hungry:
+                self._rate.begin()
+                self._hungry = False
             self.idle.clear()
             self._took_at = time.monotonic()
             await self._stay_awake()
             return 0.0
+        self._hungry = True
         if self._listens and not self._asleep:
             # Say so first, then look once more: what was enqueued in between sent no notification.
             self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
@@ -112,7 +122,7 @@ class Claimer:
         hands = self._hands
         room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
-        return min(room, BATCH) if room > self._prefetch // 2 else 0
+        return min(room, BATCH) if room > self._low else 0
 
     def _give_back_surplus(self) -> None:
         buffer = self._hands.buffer
@@ -152,22 +162,28 @@ class Claimer:
         return min(pause, self._poll_interval)
 
 
-class _Rate:
-    """Jobs per second, over the last half second or so."""
+class Rate:
+    """Jobs per second, over the last half second or so.
+
+    When work has just come in, it is looked at after a few milliseconds: a worker may get through 20,000
+    jobs in half a second, and would go hungry for a good part of it.
+    """
 
     def __init__(self) -> None:
+        self.jobs = 0
         self._per_second = 0.0
         self._since = time.monotonic()
-        self._jobs = 0
+        self._spell = SPELL
 
-    def count(self) -> None:
-        self._jobs += 1
+    def begin(self) -> None:
+        """There is work again: the time without it says nothing."""
+        self.jobs, self._since, self._spell = 0, time.monotonic(), FIRST_SPELL
 
     def per_second(self) -> float:
         elapsed = time.monotonic() - self._since
-        if elapsed >= 0.1:  # noqa: PLR2004 - shorter spells say little
-            # The longer the spell, the less what was before it counts.
-            weight = min(max(elapsed, 0.5), 1.0)
-            self._per_second = (1 - weight) * self._per_second + weight * self._jobs / elapsed
-            self._jobs, self._since = 0, time.monotonic()
+        if elapsed >= SPELL or (elapsed >= self._spell and self.jobs >= ENOUGH_JOBS):
+            # The longer the spell, the less what was before it counts; and the first ones outdo each other.
+            weight = min(max(elapsed, 0.5), 1.0) if self._spell == SPELL else 1.0
+            self._per_second = (1 - weight) * self._per_second + weight * self.jobs / elapsed
+            self.jobs, self._since, self._spell = 0, time.monotonic(), min(self._spell * 4, SPELL)
         return self._per_second

@@ -5,10 +5,9 @@ decode ─► call the handler ─► normalise what it returned ─► encode �
 """
 
 import asyncio
-import contextvars
 import time
-import types
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable
+from datetime import timedelta
 from typing import Any, assert_never
 
 from holdfast.calls import Claimed, Report
@@ -19,6 +18,7 @@ from holdfast.secret import scrub
 from holdfast.task import Registry, Task
 from holdfast.worker.context import Context
 from holdfast.worker.failure import ERROR_LENGTH, clean, failure, secrets_of
+from holdfast.worker.hands import Running
 from holdfast.worker.threads import Threads
 
 # As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
@@ -32,28 +32,36 @@ class Executor:
         self._registry = registry
         self.threads = Threads()
 
-    async def run(self, job: Claimed, context: Context) -> Report:
-        begun = time.perf_counter()
+    async def run(self, running: Running) -> Report:
+        job = running.job
         outcome: Outcome
         try:
             task = self._registry.get(job.task)
             arguments = task.decode(job.payload)
             if task.context is not None:
-                arguments[task.context] = context
+                arguments[task.context] = running.context = Context(job)
             try:
-                value = await self._call(task, arguments)
+                if not task.is_async:
+                    value = await self.threads.run(task.function, arguments)
+                elif task.settings.timeout is None:
+                    value = await task.function(**arguments)
+                else:
+                    value = await _within(task.settings.timeout, task.function(**arguments))
             except Stop as stop:
                 value = stop.outcome
+            if value is None:
+                # What most handlers return: nothing is to be told apart, nor encoded.
+                return Report(job.id, job.lease, "completed", seconds=time.monotonic() - running.begun)
             outcome = _outcome(task, value)
         except GeneratorExit:
             raise
         except asyncio.CancelledError as error:
-            if context.cancelled or _being_cancelled():
+            if running.verdict is not None or running.slot.cancelling():
                 raise
             outcome = self._failed(job, error)  # the handler cancelled itself, by whatever way
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             outcome = self._failed(job, error)
-        return self.report(job, outcome, seconds=time.perf_counter() - begun)
+        return self.report(job, outcome, seconds=time.monotonic() - running.begun)
 
     def report(self, job: Claimed, outcome: Outcome, *, seconds: float | None = None) -> Report:
         """The outcome as the database is told; a result has been encoded already."""
@@ -77,21 +85,6 @@ class Executor:
             case _:
                 assert_never(outcome)
 
-    async def _call(self, task: Task[..., Any], arguments: dict[str, Any]) -> Any:
-        if not task.is_async:
-            return await self.threads.run(task.function, arguments)
-        limit = task.settings.timeout
-        if limit is None:
-            return await _apart(task.function(**arguments))
-        seconds = limit.total_seconds()
-        try:
-            async with asyncio.timeout(seconds) as deadline:
-                return await _apart(task.function(**arguments))
-        except TimeoutError as error:
-            if deadline.expired():
-                raise TimeoutError(f"the handler ran longer than its timeout of {seconds:g} s") from error
-            raise
-
     def _failed(self, job: Claimed, error: BaseException) -> Failed:
         outcome = failure(error, secrets_of(job, self._registry))
         emit("job.failed", job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
@@ -99,6 +92,17 @@ class Executor:
 
     def _shown(self, job: Claimed, text: str) -> str:
         return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
+
+
+async def _within(limit: timedelta, handler: Awaitable[Any]) -> Any:
+    seconds = limit.total_seconds()
+    try:
+        async with asyncio.timeout(seconds) as deadline:
+            return await handler
+    except TimeoutError as error:
+        if deadline.expired():
+            raise TimeoutError(f"the handler ran longer than its timeout of {seconds:g} s") from error
+        raise
 
 
 def _outcome(task: Task[..., Any], value: Any) -> Outcome:
@@ -121,28 +125,3 @@ def _encoded(task: Task[..., Any], value: Any) -> str | None:
             task=task.name,
         )
     return text
-
-
-@types.coroutine
-def _apart(coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Await in a copy of the context: what a handler sets there is not for the next one in its slot.
-
-    A task of its own would do the same at ten times the price.
-    """
-    run = contextvars.copy_context().run
-    try:
-        step = run(coroutine.send, None)
-        while True:
-            try:
-                answer = yield step
-            except BaseException as error:  # noqa: BLE001 - for the handler
-                step = run(coroutine.throw, error)
-            else:
-                step = run(coroutine.send, answer)
-    except StopIteration as end:
-        return end.value
-
-
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -21,8 +21,8 @@ LONGEST_PAUSE = 2.0
 
 
 class Finisher:
-    def __init__(self, session: Session, settled: Callable[[Report], None]) -> None:
-        """`settled` is told each report that the database has answered."""
+    def __init__(self, session: Session, settled: Callable[[Sequence[Report]], None]) -> None:
+        """`settled` is told the reports that the database has answered."""
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
@@ -32,8 +32,9 @@ class Finisher:
 
     def add(self, report: Report) -> None:
         self._waiting.append(report)
-        self._idle.clear()
-        self._work.set()
+        if not self._work.is_set():
+            self._idle.clear()
+            self._work.set()
 
     async def idle(self) -> None:
         """Wait until everything handed in has been written."""
@@ -83,8 +84,7 @@ class Finisher:
             refused = await self._session.run(calls.finish([_without_values(reports[0], error)]))
         for refusal in refused:
             emit("report.refused", job=refusal.id, sqlstate=refusal.sqlstate, message=refusal.message)
-        for report in reports:
-            self._settled(report)
+        self._settled(reports)
         return None
 
 
@@ -97,7 +97,8 @@ def _batch(reports: Sequence[Report]) -> int:
     """How many of the first reports go well together into one call."""
     characters = 0
     for amount, report in enumerate(reports[:BATCH]):
-        characters += len(report.result or "") + len(report.traceback or "")
-        if characters > BATCH_CHARACTERS:
-            return max(amount, 1)
+        if report.result is not None or report.traceback is not None:
+            characters += len(report.result or "") + len(report.traceback or "")
+            if characters > BATCH_CHARACTERS:
+                return max(amount, 1)
     return min(len(reports), BATCH)

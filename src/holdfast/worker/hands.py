@@ -9,32 +9,33 @@ import time
 from collections import deque
 from typing import Literal
 
+import msgspec
+
 from holdfast.calls import Claimed
 from holdfast.worker.context import Context, ProgressNote
 
 Verdict = Literal["lost", "interrupted"]
 
 
-class Running:
+# A msgspec struct, for there is one for each job: made in 0.1 µs, a class of ours takes 0.4.
+class Running(msgspec.Struct, eq=False):
     """A job whose handler is at work."""
 
-    __slots__ = ("begun", "context", "job", "recorded", "slot", "verdict", "written")
-
-    def __init__(self, job: Claimed, slot: "asyncio.Task[None]") -> None:
-        self.job = job
-        self.slot = slot
-        self.context = Context(job)
-        self.begun = time.monotonic()
-        # A suspect's start was written by the claim itself.
-        self.recorded = job.suspect
-        self.written: ProgressNote | None = None
-        self.verdict: Verdict | None = None
+    job: Claimed
+    slot: "asyncio.Task[None]"
+    begun: float
+    # Made only for a handler that asks for it.
+    context: Context | None = None
+    recorded: bool = False
+    written: ProgressNote | None = None
+    verdict: Verdict | None = None
 
     def stop(self, verdict: Verdict) -> None:
         """Cut the handler off: an async one is cancelled, a thread sees `ctx.cancelled`."""
         if self.verdict is None:
             self.verdict = verdict
-            self.context.mark_cancelled()
+            if self.context is not None:
+                self.context.mark_cancelled()
             self.slot.cancel()
 
 
@@ -49,7 +50,7 @@ class Hands:
         # Nothing is started on a lease that may have run out; the keeper moves this on.
         self.good_until = math.inf
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._closed = False
+        self.closed = False
 
     @property
     def unwritten(self) -> int:
@@ -60,8 +61,7 @@ class Hands:
         """Have the jobs of a claim; none of them if everything was given up while it was under way."""
         if lease not in self.in_flight:
             return []
-        for job in jobs:
-            self.held[job.id] = job
+        self.held.update((job.id, job) for job in jobs)
         # Only now: in between, the keeper would take them for unknown.
         self.in_flight.discard(lease)
         # A suspect is the last of its claim; its clock is running already, so it goes first.
@@ -76,7 +76,7 @@ class Hands:
     async def next(self) -> Claimed | None:
         """The next job to run, as soon as there is one; none when it is time to end."""
         while not self.buffer or time.monotonic() > self.good_until:
-            if self._closed:
+            if self.closed:
                 return None
             called = asyncio.get_running_loop().create_future()
             self._idle.append(called)
@@ -85,7 +85,7 @@ class Hands:
 
     def rouse(self) -> None:
         """Call as many idle slots as there are jobs for them."""
-        wanted = len(self._idle) if self._closed else len(self.buffer)
+        wanted = len(self._idle) if self.closed else len(self.buffer)
         while self._idle and wanted > 0:
             called = self._idle.popleft()
             if not called.done():
@@ -98,7 +98,8 @@ class Hands:
         if job is None or job.lease != lease:
             return None
         del self.held[job_id]
-        self.changed.set()
+        if not self.held:
+            self.changed.set()
         return job
 
     def empty(self) -> bool:
@@ -115,7 +116,7 @@ class Hands:
 
     def close(self) -> list[Claimed]:
         """Start nothing more; the jobs that were not started."""
-        self._closed = True
+        self.closed = True
         unstarted = list(self.buffer)
         self.buffer.clear()
         self.rouse()

@@ -128,7 +128,10 @@ class Keeper:
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()
-        long = [it for it in running if not it.recorded and now - it.begun >= FLUSH_SECONDS]
+        # A suspect's start was written by the claim itself.
+        long = [
+            it for it in running if not it.recorded and not it.job.suspect and now - it.begun >= FLUSH_SECONDS
+        ]
         if not long:
             return set()
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
@@ -138,7 +141,11 @@ class Keeper:
         return set(gone)
 
     async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
-        said = [(it, note) for it in running if (note := it.context.note) is not it.written and note]
+        said = [
+            (it, note)
+            for it in running
+            if it.context and (note := it.context.note) and note is not it.written
+        ]
         if not said:
             return set()
         gone = await self._session.run(

@@ -12,7 +12,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
@@ -216,12 +216,13 @@ class Life:
             emit("listener.lost", worker=self._id, error=error)
         return 0.0
 
-    def _settled(self, report: Report) -> None:
-        job = self._hands.settle(report.id, report.lease)
-        if job is not None and job.suspect:
-            self._claimer.hint()  # suspects are handed out one at a time
-        if report.outcome in {"failed", "snoozed"}:
-            self._promote_now.set()  # it may be due again soon
+    def _settled(self, reports: Sequence[Report]) -> None:
+        for report in reports:
+            job = self._hands.settle(report.id, report.lease)
+            if job is not None and job.suspect:
+                self._claimer.hint()  # suspects are handed out one at a time
+            if report.outcome in {"failed", "snoozed"}:
+                self._promote_now.set()  # it may be due again soon
 
     def _release(self, job: Claimed) -> None:
         self._finisher.add(self._executor.report(job, Released()))

@@ -48,7 +48,10 @@ def _pause(failures: int, seconds: float) -> float:
 
 async def wait(event: asyncio.Event, seconds: float) -> bool:
     """Wait for the event at most this long; whether it came."""
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return event.is_set()
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(max(seconds, 0)):
+        async with asyncio.timeout(seconds):
             await event.wait()
     return event.is_set()

@@ -1,9 +1,12 @@
 """N slots, each one coroutine that takes a job from the buffer, awaits its handler and hands over the report.
 
-There is no asyncio task per job. A slot outlives whatever its handler does, except its own cancellation.
+There is no asyncio task per job. A slot outlives whatever its handler does, except its own cancellation; and
+where a handler has left something behind in the slot's context variables, a fresh slot takes its place.
 """
 
 import asyncio
+import contextvars
+import time
 from collections.abc import Callable
 
 from holdfast.calls import Report
@@ -28,9 +31,11 @@ class Slots:
         self._done = done
         self._freed = freed
         self._tasks: set[asyncio.Task[None]] = set()
+        self._context = contextvars.copy_context()
 
     def open(self, amount: int) -> None:
-        self._tasks = {asyncio.create_task(self._slot()) for _ in range(amount)}
+        for _ in range(amount):
+            self._open()
 
     async def finish(self, *, grace: float, hurry: asyncio.Event) -> None:
         """End, once the buffer is closed: what runs may finish within the grace, and is then cut off."""
@@ -56,39 +61,73 @@ class Slots:
         for slot in self._tasks:
             slot.cancel()
 
+    def _open(self) -> None:
+        slot = asyncio.create_task(self._slot(), context=self._context.copy())
+        self._tasks.add(slot)
+
     async def _slot(self) -> None:
         me = asyncio.current_task()
         assert me is not None  # noqa: S101 - a slot is always a task
-        hands = self._hands
-        turns = 0
-        while (job := await hands.next()) is not None:
-            running = Running(job, me)
+        hands, buffer, turns = self._hands, self._hands.buffer, 0
+        while True:
+            begun = time.monotonic()
+            if buffer and begun <= hands.good_until:  # as in hands.next(), without a coroutine for each job
+                job = buffer.popleft()
+            elif (called := await hands.next()) is not None:
+                job, begun = called, time.monotonic()
+            else:
+                return
+            running = Running(job, me, begun)
             hands.running.add(running)
             try:
-                outcome = await self._run(running)
+                report = await self._executor.run(running)
+            except BaseException as error:  # noqa: BLE001 - raised again, if it is not about the job
+                report = self._cut_off(running, error)
             finally:
                 hands.running.discard(running)
-            if outcome is None:
-                hands.settle(job.id, job.lease)
+            if running.verdict is None:
+                self._done(report)
             else:
-                self._done(outcome)
+                self._stopped(running, report)
             self._freed()
+            if self._used():
+                self._replace(me)
+                return
             turns += 1
             if turns % JOBS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    async def _run(self, running: Running) -> Report | None:
-        """The report on a job; none if it is no longer ours."""
+    def _cut_off(self, running: Running, error: BaseException) -> Report:
+        """The report on a job whose run did not end by itself."""
         job = running.job
-        try:
-            outcome = await self._executor.run(job, running.context)
-        except asyncio.CancelledError:
-            if running.verdict is None:
-                raise
-            outcome = self._executor.report(job, Interrupted())
-        except Exception as error:  # noqa: BLE001 - a bug of ours must cost neither the slot nor the job
+        if isinstance(error, asyncio.CancelledError) and running.verdict is not None:
+            return self._executor.report(job, Interrupted())
+        if isinstance(error, Exception):  # a bug of ours must cost neither the slot nor the job
             emit("slot.broken", job=job.id, task=job.task, error=error)
-            outcome = self._executor.report(job, Failed(f"Holdfast itself failed: {type(error).__name__}"))
-        if running.verdict is not None and running.slot.cancelling():
-            running.slot.uncancel()  # it was told to stop, and has ended, one way or the other
-        return None if running.verdict == "lost" else outcome
+            return self._executor.report(job, Failed(f"Holdfast itself failed: {type(error).__name__}"))
+        raise error
+
+    def _stopped(self, running: Running, report: Report) -> None:
+        """It was told to stop, and has ended, one way or the other."""
+        if running.slot.cancelling():
+            running.slot.uncancel()
+        if running.verdict == "lost":
+            self._hands.settle(running.job.id, running.job.lease)
+        else:
+            self._done(report)
+
+    def _used(self) -> bool:
+        """Whether the context is no longer as it was: what a handler sets there is not for the next one.
+
+        To await each handler in a copy of its own costs every job 0.7 µs, this 0.1; and a fresh slot 6, but
+        only where it is needed.
+        """
+        try:
+            return contextvars.copy_context() != self._context
+        except Exception:  # noqa: BLE001 - a value that cannot be compared is another one
+            return True
+
+    def _replace(self, slot: "asyncio.Task[None]") -> None:
+        if not self._hands.closed:
+            self._tasks.discard(slot)
+            self._open()

@@ -12,28 +12,36 @@
 --      inserter B      takes 101, commits
 --      claim              takes 101; is the first pending job now 102? No: 100 is to come.
 --
--- So the *safe* head only moves up to a proven place:
+-- So the *safe* head only moves up to a proven place. Each run of this duty
 --
---   1. Take S = nextval(job_seq).
---   2. Note who holds RowExclusiveLock on `job` at this moment. Every inserter
---      holds it before it takes a place and until it ends, so whoever took one
---      below S is either among them or has ended.
---   3. Once all of those have ended, nothing at or below S can still appear:
---      head = least(first pending place from the old head on, S + 1).
+--   1. takes S = nextval(job_seq),
+--   2. then notes who holds RowExclusiveLock on `job`. Every inserter holds it
+--      before it takes a place and until it ends. So whoever is first seen in a
+--      run came after the run before and took only places above the S of that
+--      one: this is its `since`.
+--
+-- Nothing can still appear at or below the least `since` of those that are open
+-- (or S, if nobody is): head = least(first pending place, that + 1).
 --
 -- A prepared transaction holds its lock without a process, and changes its name
 -- at a restart: while there is one, nothing is proven.
 --
 -- A transaction that enqueued and stays open for minutes would hold all heads
 -- back. When a safe head lags by more than 10,000 places, claims read from the
--- first pending place instead, and each run of this duty looks between the two
--- for jobs that came late and gives them a new place.
+-- first pending place instead (the *eager* head), and jobs that come late between
+-- the two get a new place. They can only come from a transaction that has ended
+-- since the last run, so what is looked at begins at its `since`: not all the
+-- entries between the heads, a million times over.
 --
 -- A sequence that stands below a place it has reached before was reset, restored
 -- or replicated: new jobs would stand behind the heads. Then everything starts over.
 --
 -- Claims commit without waiting for the disk; a head moved past a claim is
 -- written later in the same log, so a crash that loses the claim loses the move.
+--
+-- The index of scheduled jobs has a head of the same kind: a job is scheduled
+-- only for a time after its writer took the lock, so no job can still appear that
+-- is due before the oldest open writer was first seen.
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -45,10 +53,12 @@ set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
+  now_at timestamptz := holdfast.clock();
   s bigint;
-  holders text[];
-  proof holdfast.head_proof;
-  proven bigint;
+  open text[];
+  watch holdfast.writer_watch;
+  seen record;
+  late bigint;
   moved integer;
 begin
   perform holdfast.check_isolation('advance');
@@ -58,66 +68,183 @@ begin
 
   -- The place first, then who holds the lock: in this order, or it proves nothing.
   s := nextval('holdfast.job_seq');
-  holders := holdfast.writers();
-  select p.* into proof from holdfast.head_proof p;
-  if s <= proof.top or s < (select max(l.head) from holdfast.lane l) then
+  open := holdfast.writers();
+  select w.* into watch from holdfast.writer_watch w;
+  if s <= watch.top or s < (select max(l.head) from holdfast.lane l) then
     perform holdfast.repair_sequence();
     return 0;
   end if;
-
-  if holders = '{}' then
-    proven := s;
-    -- Noted only now and then, so that an idle database stays idle.
-    if proof.seq is not null or proof.top is null or s > proof.top + 100 then
-      perform holdfast.note_proof(null, null, s);
-    end if;
-  elsif holders is not null then
-    if not proof.holders && holders then
-      proven := proof.seq;
-    end if;
-    if proven is not null or proof.seq is null then
-      perform holdfast.note_proof(s, holders, s);
-    end if;
-  end if;
-
-  if proven is null then
+  if open is null then -- one is prepared
+    perform holdfast.take_in_late(0);
     return holdfast.advance_eagerly(s);
   end if;
+
+  select
+    coalesce(array_agg(o.writer), '{}') as writers,
+    coalesce(array_agg(coalesce(w.since, watch.seq, 0)), '{}') as since,
+    coalesce(array_agg(coalesce(w.since_at, watch.at, '-infinity')), '{}') as since_at,
+    coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven,
+    coalesce(min(coalesce(w.since_at, watch.at, '-infinity')), now_at) as proven_at
+  into seen
+  from unnest(open) o (writer)
+  left join unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at) on w.writer = o.writer;
+
+  select least(watch.seq, min(w.since)) into late
+  from unnest(watch.writers, watch.since) w (writer, since)
+  where w.writer <> all(open);
+  if not holdfast.take_in_late(coalesce(late, 0)) then
+    return 0; -- there are more: look at the same again
+  end if;
+  moved := holdfast.advance_safely(seen.proven);
+  if s > seen.proven + 10000 then
+    moved := moved + holdfast.advance_eagerly(s);
+  end if;
+
+  -- Noted only now and then, so that an idle database stays idle.
+  if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 then
+    insert into holdfast.writer_watch (seq, at, writers, since, since_at, top, due_from)
+    values (s, now_at, seen.writers, seen.since, seen.since_at, s, holdfast.due_from(watch.due_from, seen.proven_at))
+    on conflict (only_row) do update set
+      (seq, at, writers, since, since_at, top, due_from)
+      = (excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.top, excluded.due_from);
+  end if;
+  return moved;
+end
+$$;
+comment on function holdfast.advance() is 'Move the heads of the lanes past what is done; returns how many moved.';
+
+-- Nothing can still appear at or below `proven`: let the heads follow.
+create or replace function holdfast.advance_safely(proven bigint)
+returns integer
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  -- A move of a few places is not worth a new version of the row; the more
+  -- lanes, the less it is.
+  step bigint := 500 + 5 * (select count(*) from holdfast.lane);
+  moved integer;
+begin
   update holdfast.lane l
-  set head = n.head, safe_head = n.head
+  set
+    safe_head = n.head,
+    head = case when n.waits and n.head < l.head then n.head else greatest(l.head, n.head) end
   from (
-    select l.id, least(coalesce(f.seq, proven + 1), proven + 1) as head
+    select l.id, coalesce(f.seq, proven + 1) as head, f.seq is not null as waits
     from holdfast.lane l
     left join lateral (
       select j.seq
       from holdfast.job j
       where j.lane_id = l.id
         and j.state = 'pending'
-        and j.seq >= l.safe_head
+        and j.seq between l.safe_head and proven
       order by j.seq
       limit 1
     ) f on true
+    where proven + 1 > l.safe_head + step
   ) n
   where l.id = n.id
-    -- A move of a few places is not worth a new version of the row.
-    and (n.head > l.safe_head + 500 or n.head < l.head);
+    and (n.head > l.safe_head + step or (n.waits and n.head < l.head));
   get diagnostics moved = row_count;
   return moved;
 end
 $$;
-comment on function holdfast.advance() is 'Move the heads of the lanes past what is done; returns how many moved.';
+comment on function holdfast.advance_safely(bigint) is 'Move the heads up to a place below which nothing can still appear.';
 
-create or replace function holdfast.note_proof(seq bigint, holders text[], top bigint)
-returns void
-language sql volatile
-set search_path = pg_catalog, pg_temp
+-- Jobs that came late, from this place on, between a safe head and the head that
+-- is ahead of it get a new place. False if there are more than one look takes.
+create or replace function holdfast.take_in_late(from_seq bigint)
+returns boolean
+language plpgsql volatile
 as $$
-  insert into holdfast.head_proof (seq, holders, taken_at, top)
-  values (note_proof.seq, note_proof.holders, holdfast.clock(), note_proof.top)
-  on conflict (only_row) do update
-    set seq = excluded.seq, holders = excluded.holders, taken_at = excluded.taken_at, top = excluded.top
+#variable_conflict use_column
+declare
+  most constant integer := 5000;
+  taken bigint;
+begin
+  update holdfast.job j
+  set seq = o.new_seq
+  from (
+    select late.place, nextval('holdfast.job_seq') as new_seq
+    from (
+      select j.place
+      from holdfast.lane l
+      cross join lateral (
+        select j.ctid as place, j.seq
+        from holdfast.job j
+        where j.lane_id = l.id
+          and j.state = 'pending'
+          and j.seq >= greatest(l.safe_head, from_seq)
+          and j.seq < l.head
+        order by j.seq
+        limit most
+        for update skip locked
+      ) j
+      where l.head > l.safe_head
+      order by j.seq
+      limit most
+    ) late
+  ) o
+  where j.ctid = o.place;
+  get diagnostics taken = row_count;
+  return taken < most;
+end
 $$;
-comment on function holdfast.note_proof(bigint, text[], bigint) is 'Keep the proof under way, or none, and how far the sequence has come.';
+comment on function holdfast.take_in_late(bigint) is 'Give jobs that came late a place that claims still come to; false if there are more.';
+
+-- Let claims read past what a long transaction holds back.
+create or replace function holdfast.advance_eagerly(s bigint)
+returns integer
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  moved integer;
+begin
+  update holdfast.lane l
+  set head = n.head
+  from (
+    select l.id, coalesce(f.seq, s) as head
+    from holdfast.lane l
+    left join lateral (
+      select j.seq
+      from holdfast.job j
+      where j.lane_id = l.id
+        and j.state = 'pending'
+        and j.seq >= l.head
+      order by j.seq
+      limit 1
+    ) f on true
+    where s > l.safe_head + 10000
+  ) n
+  where l.id = n.id
+    and n.head > l.safe_head + 10000
+    and n.head > l.head + 500;
+  get diagnostics moved = row_count;
+  return moved;
+end
+$$;
+comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back.';
+
+-- The time before which no scheduled job is due: not after the first that is
+-- scheduled, nor after `proven_at`, with a second to spare for whoever read the
+-- clock before it took the lock. A clock that was set back starts it over.
+create or replace function holdfast.due_from(due_from timestamptz, proven_at timestamptz)
+returns timestamptz
+language plpgsql volatile
+as $$
+begin
+  return case
+    when due_from.proven_at < due_from.due_from then '-infinity'
+    else least(
+      (select min(j.run_at) from holdfast.job j where j.state = 'scheduled' and j.run_at >= coalesce(due_from.due_from, '-infinity')),
+      due_from.proven_at - interval '1 second')
+  end;
+end
+$$;
+comment on function holdfast.due_from(timestamptz, timestamptz) is 'The time before which no scheduled job is due, from the last such time and a time before all open writers.';
+
+drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 
 -- The transactions that may have taken a place and not yet ended, or null if
 -- one of them is prepared.
@@ -138,68 +265,6 @@ as $$
 $$;
 comment on function holdfast.writers() is 'The open transactions that may have taken a place in a lane; null if one of them is prepared.';
 
--- While a proof is held up by a long transaction: late jobs between the safe
--- head and the head get a new place, and lanes that lag get an eager head.
-create or replace function holdfast.advance_eagerly(s bigint)
-returns integer
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
-as $$
-#variable_conflict use_column
-declare
-  moved integer;
-begin
-  update holdfast.job j
-  set seq = o.new_seq
-  from (
-    select late.id, nextval('holdfast.job_seq') as new_seq
-    from (
-      select j.id
-      from holdfast.lane l
-      cross join lateral (
-        select j.id, j.seq
-        from holdfast.job j
-        where j.lane_id = l.id
-          and j.state = 'pending'
-          and j.seq >= l.safe_head
-          and j.seq < l.head
-        order by j.seq
-        limit 5000
-        for update skip locked
-      ) j
-      where l.head > l.safe_head
-      order by j.seq
-    ) late
-  ) o
-  where j.id = o.id;
-
-  update holdfast.lane l
-  set head = n.head
-  from (
-    select l.id, coalesce(f.seq, s) as head
-    from holdfast.lane l
-    left join lateral (
-      select j.seq
-      from holdfast.job j
-      where j.lane_id = l.id
-        and j.state = 'pending'
-        and j.seq >= l.head
-      order by j.seq
-      limit 1
-    ) f on true
-  ) n
-  where l.id = n.id
-    and n.head > l.safe_head + 10000
-    and n.head > l.head + 500;
-  get diagnostics moved = row_count;
-  return moved;
-end
-$$;
-comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back, and bring in what comes late.';
-
 -- The sequence stands below a place it has reached before: it was reset,
 -- restored or replicated. Heads start over, and the sequence moves above
 -- everything, with room for places that open transactions took before.
@@ -214,11 +279,15 @@ begin
   select greatest(
     (select max(l.head) from holdfast.lane l),
     (select max(j.seq) from holdfast.job j),
-    (select max(p.top) from holdfast.head_proof p),
+    (select max(w.top) from holdfast.writer_watch w),
     nextval('holdfast.job_seq'))
   into reached;
   perform setval('holdfast.job_seq', reached + 10000);
-  perform holdfast.note_proof(null, null, reached);
+  -- Of those that are open now, nothing is known.
+  insert into holdfast.writer_watch (seq, at, top)
+  values (0, '-infinity', reached)
+  on conflict (only_row) do update set
+    (seq, at, writers, since, since_at, top) = (excluded.seq, excluded.at, '{}', '{}', '{}', excluded.top);
   update holdfast.lane set head = 0, safe_head = 0 where head <> 0 or safe_head <> 0;
   perform holdfast.note('repair', 'job_seq', jsonb_build_object('reached', reached));
 end
@@ -261,12 +330,23 @@ begin
     from behind b
     where l.id = b.id
     returning l.id, l.head
+  ),
+  due as (
+    update holdfast.writer_watch w
+    set due_from = f.run_at
+    from (select min(j.run_at) as run_at from holdfast.job j where j.state = 'scheduled') f
+    where f.run_at < w.due_from
+    returning w.due_from
   )
   insert into holdfast.audit (at, who, action, target, detail)
   select holdfast.clock(), session_user, 'repair', 'lane ' || m.id, jsonb_build_object('head', m.head)
-  from moved m;
+  from moved m
+  union all
+  select holdfast.clock(), session_user, 'repair', 'due_from', jsonb_build_object('due_from', d.due_from)
+  from due d;
   get diagnostics repaired = row_count;
   return repaired;
 end
 $$;
-comment on function holdfast.check_heads() is 'Find jobs behind the head of their lane and move the head back; returns how many lanes were repaired.';
+comment on function holdfast.check_heads() is
+  'Find jobs behind the head of their lane, or behind the mark of scheduled ones, and move it back; returns how many were repaired.';

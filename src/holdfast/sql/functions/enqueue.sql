@@ -20,10 +20,15 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  due_at timestamptz := holdfast.due_time(enqueue.run_at, enqueue.delay, now_at);
+  due_at timestamptz;
   job_id uuid := coalesce(enqueue.id, holdfast.new_id());
 begin
-  perform holdfast.check_max_attempts(enqueue.max_attempts);
+  if enqueue.run_at is not null or enqueue.delay is not null then
+    due_at := holdfast.due_time(enqueue.run_at, enqueue.delay, now_at);
+  end if;
+  if enqueue.max_attempts is not null then
+    perform holdfast.check_max_attempts(enqueue.max_attempts);
+  end if;
   if enqueue.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
   end if;
@@ -33,17 +38,21 @@ begin
       return enqueue.id;
     end if;
   end if;
-  insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
-  values (
-    job_id,
-    holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task),
-    enqueue.task,
-    enqueue.payload,
-    enqueue.headers,
-    coalesce(enqueue.max_attempts, holdfast.max_attempts(enqueue.task, enqueue.queue)),
-    due_at,
-    now_at
-  );
+  loop
+    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+    select
+      job_id, l.id, l.task, enqueue.payload, enqueue.headers,
+      coalesce(enqueue.max_attempts, holdfast.max_attempts(l.task, l.queue)), due_at, now_at
+    from holdfast.lane l
+    where l.queue = enqueue.queue
+      and l.task = enqueue.task
+      and l.priority = enqueue.priority
+      and l.kind = 0
+    order by l.id
+    limit 1;
+    exit when found;
+    perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task); -- it is the first of its lane
+  end loop;
   return job_id;
 end
 $$;

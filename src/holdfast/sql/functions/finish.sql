@@ -33,80 +33,78 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  now_at timestamptz := holdfast.clock();
+  now_at timestamptz;
+  locked record;
+  places tid[];
+  started boolean;
   accepted bigint := 0;
-  returned bigint;
-  mixed boolean := false;
 begin
   perform holdfast.check_reports(ids, leases, outcomes);
 
-  mixed := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
-  -- One lock on everything first: the statements below would each be in order,
-  -- but not together; and they read what is there once the lock is held.
-  perform from holdfast.job j where j.id = any(ids) order by j.id for update;
+  -- One lock on everything first, in the order of ids: the statements below
+  -- would each be in order, but not together; and they read what is there once
+  -- the lock is held. The rows stay where they lie until we write.
+  select array_agg(k.id) as ids, array_agg(k.place) as places into locked
+  from (
+    select j.id, j.ctid as place
+    from holdfast.job j
+    where j.id = any(ids)
+    order by j.id
+    for update
+  ) k;
+  if locked.ids = ids then
+    places := locked.places;
+  else -- not sorted, or some are gone
+    places := array(
+      select (select j.ctid from holdfast.job j where j.id = i.id)
+      from unnest(ids) with ordinality i (id, n)
+      order by i.n
+    );
+  end if;
+  now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
+  started := exists (select from holdfast.running x where x.job_id = any(ids));
 
   perform holdfast.door(true);
-  with report as materialized (
-    select r.id, r.lease, coalesce(r.outcome, 'completed') as outcome, r.result, r.error, r.duration
-    from unnest(ids, leases, outcomes, results, errors, durations) r (id, lease, outcome, result, error, duration)
-    where r.outcome is null or r.outcome in ('completed', 'cancelled')
-  ),
-  held as materialized (
-    select
-      j.*, r.outcome, r.result, r.error, r.duration as seconds,
-      (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) as started_at
-    from report r
-    -- One look-up by id for each report (`offset 0` keeps it from being planned
-    -- as a join): after a vacuum of the empty table the planner takes it for
-    -- empty ever after, and read all of it for each report: 44 s for 5,000
-    -- finishes that take 0.1 s. Only a claimed job has a lease; to ask for the
-    -- state as well would lure the planner to the index of held jobs.
-    cross join lateral (
-      select j.ctid as place, j.*
-      from holdfast.job j
-      where j.id = r.id
-        and j.lease = r.lease
-      offset 0
-    ) j
-  ),
-  gone as (
+  with gone as (
     delete from holdfast.job j
-    where j.ctid = any(array(select h.place from held h))
-  ),
+    using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
+    where j.ctid = r.place
+      and j.lease = r.lease
+      and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
+    returning
+      j.*, coalesce(r.outcome, 'completed') as outcome, r.result, r.error,
+      -- Never before the claim, nor after now: the worker's measure is its own.
+      greatest(
+        coalesce(
+          case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
+          now_at - least(greatest(r.duration, 0), 1e9) * interval '1 second',
+          j.claimed_at),
+        j.claimed_at) as started_at
+  )
+  insert into holdfast.finished (
+    id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+    run_at, created_at, claimed_at, started_at, finished_at, duration
+  )
+  select
+    g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
+    g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
+    g.started_at, now_at, now_at - g.started_at
+  from gone g
+  join holdfast.lane l on l.id = g.lane_id;
+  get diagnostics accepted = row_count;
+  perform holdfast.door(false);
+
   -- Not from an older snapshot: a progress that came in meanwhile would break
   -- the transaction of a handler that finishes its job in its own. What stays
   -- behind is swept by upkeep.
-  stopped as (
+  if started and current_setting('transaction_isolation') = 'read committed' then
     delete from holdfast.running x
-    using held h
-    where x.job_id = h.id
-      and h.started_at is not null
-      and current_setting('transaction_isolation') = 'read committed'
-  ),
-  kept as (
-    insert into holdfast.finished (
-      id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
-      run_at, created_at, claimed_at, started_at, finished_at, duration
-    )
-    select
-      g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
-      g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
-      t.started_at, now_at, now_at - t.started_at
-    from held g
-    join holdfast.lane l on l.id = g.lane_id
-    cross join lateral (
-      -- Never before the claim, nor after now: the worker's measure is its own.
-      select greatest(
-        coalesce(g.started_at, now_at - least(greatest(g.seconds, 0), 1e9) * interval '1 second', g.claimed_at),
-        g.claimed_at)
-    ) t (started_at)
-  )
-  select count(*) into accepted from held;
-  perform holdfast.door(false);
+    where x.job_id = any(ids)
+      and not exists (select from holdfast.job j where j.id = x.job_id);
+  end if;
 
-  if mixed then
-    returned := holdfast.give_back(ids, leases, outcomes, errors, tracebacks, retries, delays, now_at);
-    accepted := accepted + returned;
+  if outcomes && '{failed,snoozed,released,interrupted}' then
+    accepted := accepted + holdfast.give_back(ids, leases, outcomes, errors, tracebacks, retries, delays, now_at);
   end if;
 
   if accepted < cardinality(ids) then
@@ -280,7 +278,7 @@ begin
     ) b
   ) o
   where j.ctid = o.place;
-  perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
 end
 $$;
 comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';

@@ -13,7 +13,7 @@ begin
     raise exception using
       errcode = 'HF010',
       message = 'jobs do not leave holdfast.job by hand',
-      detail = jsonb_build_object('id', case when tg_op = 'DELETE' then old.id end),
+      detail = '{"id": null}',
       hint = 'Use holdfast.cancel(id) or a worker''s report.';
   end if;
   if old.state = new.state or (select new.state = any(s.successors) from holdfast.state s where s.name = old.state) then
@@ -73,7 +73,7 @@ comment on function holdfast.door(boolean) is 'Let the next statement move jobs 
 
 create or replace trigger job_leaves_by_the_door
 before delete on holdfast.job
-for each row when (current_setting('holdfast.door', true) is distinct from 'open')
+for each statement when (current_setting('holdfast.door', true) is distinct from 'open')
 execute function holdfast.refuse_change();
 
 create or replace trigger job_is_not_truncated
@@ -88,78 +88,144 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  now_at timestamptz;
+  now_at timestamptz := holdfast.clock();
 begin
-  if new.state <> 'pending' or new.attempt <> 0 or new.lease is not null or new.worker_id is not null
-    or new.last_lease is not null or new.claimed_at is not null or new.cancel_requested_at is not null
-  then
-    raise exception using
-      errcode = 'HF010',
-      message = format('job %s cannot begin as %s', new.id, case new.state when 'pending' then 'one that was claimed before' else new.state end),
-      detail = jsonb_build_object('id', new.id, 'from_state', null, 'to_state', new.state),
-      hint = 'Leave out state, attempt, worker and lease: a new job is pending, or scheduled by its run_at.';
-  end if;
-  if new.run_at is not null then
-    now_at := holdfast.clock();
-    if holdfast.due_time(new.run_at, null, now_at) > now_at then
-      new.state := 'scheduled';
-    end if;
+  if new.state <> 'pending' then
+    perform holdfast.refuse_birth(new);
+  elsif holdfast.due_time(new.run_at, null, now_at) > now_at then
+    new.state := 'scheduled';
   end if;
   return new;
 end
 $$;
-comment on function holdfast.birth() is 'Make a job that is due later scheduled, and refuse one that begins otherwise.';
+comment on function holdfast.birth() is 'Make a new job that is due later scheduled.';
 
 create or replace trigger job_birth
 before insert on holdfast.job
-for each row when (
-  new.run_at is not null
-  or new.state <> 'pending'
-  or new.attempt <> 0
-  or new.lease is not null
-  or new.worker_id is not null
-  or new.last_lease is not null
-  or new.claimed_at is not null
-  or new.cancel_requested_at is not null
-)
+for each row when (new.run_at is not null or new.state <> 'pending')
 execute function holdfast.birth();
 
--- What every insert is held to, also a bulk COPY that calls no function of ours.
+-- What every insert is held to, also a bulk COPY that calls no function of
+-- ours. Once per statement: a WHEN clause or a check on each row would be parsed
+-- anew for every statement, which costs a single insert more than all of this.
 create or replace function holdfast.arrival()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  wrong record;
+  come record;
+  welcome boolean;
 begin
-  -- The limit of each lane once; materialized, or it would be asked for with every job.
-  with place as materialized (
-    select l.id, l.task, holdfast.payload_limit(l.queue) as payload_limit
-    from holdfast.lane l
-    where l.kind = 0
-      and l.id in (select i.lane_id from inserted i)
-  )
-  select i.id, i.payload, p.id as lane_id, p.payload_limit into wrong
-  from inserted i
-  left join place p on p.id = i.lane_id and p.task = i.task
-  where p.id is null
-    or octet_length(i.payload::text) > p.payload_limit
-  limit 1;
-  if found and wrong.lane_id is null then
-    raise exception using
-      errcode = 'HF008',
-      message = format('job %s names a lane that is not a lane of its task', wrong.id),
-      detail = jsonb_build_object('field', 'lane_id', 'value', null),
-      hint = 'Take lane_id from holdfast.lane(queue, priority, task).';
-  elsif found then
-    perform holdfast.refuse_payload(wrong.id, wrong.payload, wrong.payload_limit);
+  select
+    min(i.lane_id) as lane_id, max(i.lane_id) as last_lane_id, min(i.task) as task, max(i.task) as last_task,
+    max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_newborn(i)) as newborn
+  into come
+  from inserted i;
+  if come.lane_id = come.last_lane_id then
+    welcome := come.newborn and holdfast.welcome(come.lane_id, come.task, come.last_task, come.size);
+  else
+    select come.newborn and bool_and(holdfast.welcome(i.lane_id, i.task, i.last_task, i.size)) into welcome
+    from (
+      select i.lane_id, min(i.task) as task, max(i.task) as last_task, max(octet_length(i.payload::text)) as size
+      from inserted i
+      group by i.lane_id
+    ) i;
   end if;
-  perform holdfast.wake(array(select distinct i.lane_id from inserted i));
+  if not welcome then
+    perform holdfast.refuse_arrival(i) from inserted i;
+  end if;
   return null;
 end
 $$;
 comment on function holdfast.arrival() is 'Check the lanes and payloads of new jobs, and wake who sleeps for them.';
+
+create or replace function holdfast.is_newborn(new holdfast.job)
+returns boolean
+language sql immutable
+as $$
+  select new.attempt = 0
+    and new.lease is null
+    and new.worker_id is null
+    and new.last_lease is null
+    and new.claimed_at is null
+    and new.cancel_requested_at is null
+$$;
+comment on function holdfast.is_newborn(holdfast.job) is 'Whether a job is as jobs begin: nothing is said of it but what is to be done, and when.';
+
+-- Whether jobs of these tasks (the first and the last by name), of this size at
+-- most, belong in a lane; if so, whoever sleeps for them is woken.
+create or replace function holdfast.welcome(lane_id integer, task text, last_task text, size integer)
+returns boolean
+language plpgsql volatile
+as $$
+declare
+  place record;
+begin
+  -- All in one query: each costs a single enqueue ten microseconds or more.
+  select
+    l.queue, l.task,
+    coalesce(
+      (select q.payload_limit from holdfast.queue q where q.name = l.queue),
+      (select q.payload_limit from holdfast.queue q where q.name = '*')) as payload_limit,
+    exists (select from holdfast.worker w where w.asleep) as slept
+  into place
+  from holdfast.lane l
+  where l.id = welcome.lane_id
+    and l.kind = 0;
+  if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then
+    return false;
+  end if;
+  if place.slept then
+    perform holdfast.wake(place.queue, place.task);
+  end if;
+  return true;
+end
+$$;
+comment on function holdfast.welcome(integer, text, text, integer) is 'Whether new jobs may stand in this lane; wakes who sleeps for them.';
+
+create or replace function holdfast.refuse_birth(new holdfast.job)
+returns void
+language plpgsql immutable
+as $$
+begin
+  raise exception using
+    errcode = 'HF010',
+    message = format('job %s cannot begin as %s', new.id, case new.state when 'pending' then 'one that was claimed before' else new.state end),
+    detail = jsonb_build_object('id', new.id, 'from_state', null, 'to_state', new.state),
+    hint = 'Leave out state, attempt, worker and lease: a new job is pending, or scheduled by its run_at.';
+end
+$$;
+comment on function holdfast.refuse_birth(holdfast.job) is 'Raise the error for a job that does not begin at the beginning.';
+
+-- Raise what is wrong with a new job, if anything is.
+create or replace function holdfast.refuse_arrival(new holdfast.job)
+returns void
+language plpgsql stable
+as $$
+declare
+  place record;
+begin
+  if not holdfast.is_newborn(new) then
+    perform holdfast.refuse_birth(new);
+  end if;
+  select l.task, holdfast.payload_limit(l.queue) as payload_limit into place
+  from holdfast.lane l
+  where l.id = new.lane_id
+    and l.kind = 0;
+  if not found or place.task <> new.task then
+    raise exception using
+      errcode = 'HF008',
+      message = format('job %s names a lane that is not a lane of its task', new.id),
+      detail = jsonb_build_object('field', 'lane_id', 'value', null),
+      hint = 'Take lane_id from holdfast.lane(queue, priority, task).';
+  end if;
+  if octet_length(new.payload::text) > place.payload_limit then
+    perform holdfast.refuse_payload(new.id, new.payload, place.payload_limit);
+  end if;
+end
+$$;
+comment on function holdfast.refuse_arrival(holdfast.job) is 'Raise the error for a new job that is not welcome.';
 
 create or replace trigger job_arrival
 after insert on holdfast.job

@@ -45,3 +45,36 @@ as $$
   where l.id = sibling.lane_id
 $$;
 comment on function holdfast.sibling(integer, integer) is 'The fresh, returned or suspect lane beside a lane.';
+
+-- What a bulk COPY into holdfast.job must know, once for each queue, priority
+-- and task, in the order given.
+--
+-- This function runs with its owner's rights, the COPY with those of whoever
+-- the session is at that time: `role` if it was set, else the session's user.
+-- A COPY reads the defaults of the columns that it does not name, so it needs
+-- the sequence and the clock as well.
+create or replace function holdfast.places(tasks text[], queues text[], priorities integer[])
+returns table (lane_id integer, max_attempts integer, may_copy boolean, now_at timestamptz)
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  with caller as materialized (
+    select
+      bool_and(has_column_privilege(c.name, 'holdfast.job', needed, 'insert'))
+      and bool_and(has_sequence_privilege(c.name, 'holdfast.job_seq', 'usage'))
+      and bool_and(has_function_privilege(c.name, 'holdfast.clock()', 'execute')) as may_copy,
+      holdfast.clock() as now_at
+    from (select coalesce(nullif(current_setting('role'), 'none'), session_user)::name as name) c,
+      unnest(array['id', 'lane_id', 'task', 'payload', 'headers', 'max_attempts', 'run_at']) needed
+    group by c.name
+  )
+  select
+    holdfast.lane(p.queue, p.priority, p.task),
+    holdfast.max_attempts(p.task, p.queue),
+    c.may_copy,
+    c.now_at
+  from unnest(places.tasks, places.queues, places.priorities) with ordinality p (task, queue, priority, n), caller c
+  order by p.n
+$$;
+comment on function holdfast.places(text[], text[], integer[]) is
+  'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of max_attempts, whether the caller may, and the time.';

@@ -110,7 +110,7 @@ begin
   perform holdfast.check_name('queue', resume.queue);
   update holdfast.queue q set paused_at = null where q.name = resume.queue;
   perform holdfast.note('resume', resume.queue);
-  perform holdfast.wake(array(select l.id from holdfast.lane l where l.queue = resume.queue));
+  perform holdfast.wake_lanes(array(select l.id from holdfast.lane l where l.queue = resume.queue));
 end
 $$;
 comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queue again.';

@@ -1,6 +1,8 @@
 -- Make due jobs pending: delayed ones at the end of their lane, retried and
 -- snoozed ones in the returned lane, so that a retry does not queue up behind a
--- million others. Bounded in rows, so that a flood of due jobs is let in bit by
+-- million others. The index is read from a low-water mark on, not from its
+-- beginning, where the entries of all those promoted lie for as long as anyone
+-- holds an old snapshot: see advance.sql. Bounded in rows, so that a flood of due jobs is let in bit by
 -- bit. Returns how long it is until the next one is due (the caller's clock may be
 -- wrong, so not when); nothing or less means that more are waiting already.
 create or replace function holdfast.promote(amount integer default 2000)
@@ -14,6 +16,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
+  due_from timestamptz := (select w.due_from from holdfast.writer_watch w);
   due uuid[];
   next_at timestamptz;
 begin
@@ -29,6 +32,7 @@ begin
       select j.id, j.run_at, j.seq
       from holdfast.job j
       where j.state = 'scheduled'
+        and j.run_at >= coalesce(due_from, '-infinity')
         and j.run_at <= now_at
       order by j.run_at
       limit promote.amount
@@ -41,6 +45,7 @@ begin
   select j.run_at into next_at
   from holdfast.job j
   where j.state = 'scheduled'
+    and j.run_at >= coalesce(due_from, '-infinity')
   order by j.run_at
   limit 1;
   return next_at - now_at;
@@ -82,7 +87,7 @@ begin
     ) d
   ) o
   where j.ctid = o.place;
-  perform holdfast.wake(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
 end
 $$;
 comment on function holdfast.make_pending(uuid[], timestamptz) is 'Make scheduled jobs pending, in the order given.';

@@ -1,27 +1,29 @@
 -- The setting that applies: the queue's own, else the default's.
 create or replace function holdfast.payload_limit(queue text)
 returns integer
-language sql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable
 as $$
-  select coalesce(
+begin
+  return coalesce(
     (select q.payload_limit from holdfast.queue q where q.name = payload_limit.queue),
     (select q.payload_limit from holdfast.queue q where q.name = '*'),
-    262144)
+    262144);
+end
 $$;
 comment on function holdfast.payload_limit(text) is 'How many bytes of JSON a payload of this queue may have.';
 
 -- First found wins: the call, the task's policy, the queue, the default.
 create or replace function holdfast.max_attempts(task text, queue text)
 returns integer
-language sql stable
-set search_path = pg_catalog, pg_temp
+language plpgsql stable
 as $$
-  select coalesce(
+begin
+  return coalesce(
     (select p.max_attempts from holdfast.retry_policy p where p.task = max_attempts.task),
     (select q.max_attempts from holdfast.queue q where q.name = max_attempts.queue),
     (select q.max_attempts from holdfast.queue q where q.name = '*'),
-    3)
+    3);
+end
 $$;
 comment on function holdfast.max_attempts(text, text) is 'How often a job of this task and queue is tried unless its call says otherwise.';
 
