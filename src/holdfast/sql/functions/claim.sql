@@ -43,11 +43,20 @@ declare
   shares integer[];
   glance integer;
 begin
-  perform holdfast.check_isolation('claim');
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform holdfast.check_isolation('claim');
+  end if;
   if claim.amount is null or claim.amount not between 1 and 10000 then
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
-  perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
+  perform from holdfast.worker w
+  where w.id = consumer
+    and w.lost_at is null
+    and w.left_at is null
+    and w.heartbeat_at > now_at - w.lease_time / 3;
+  if not found then
+    perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
+  end if;
 
   <<levels>>
   for level in
@@ -119,9 +128,10 @@ begin
     for look in 1..2 loop
       -- Lock them, and note where they lie: the rows stay there until we write.
       select
-        array_agg(k.place order by k.seq) as places,
-        array_agg(k.n order by k.seq) as at,
-        array_agg(k.bytes order by k.seq) as bytes,
+        array_agg(k.place) as places,
+        array_agg(k.n) as at,
+        array_agg(k.bytes) as bytes,
+        array_agg(k.seq) as seqs,
         count(*)::integer as found,
         least(count(*), case level.kind when 2 then 1 else remaining end)::integer as amount,
         coalesce(sum(k.bytes), 0) as total
@@ -141,6 +151,11 @@ begin
           for update skip locked
         ) j
       ) k;
+      if level.amount > 1 then -- each lane is in order, but not all together
+        select array_agg(k.place order by k.seq), array_agg(k.n order by k.seq), array_agg(k.bytes order by k.seq)
+        into picked.places, picked.at, picked.bytes
+        from unnest(picked.places, picked.at, picked.bytes, picked.seqs) k (place, n, bytes, seq);
+      end if;
       if picked.total > room then
         picked.amount := least(picked.amount, holdfast.fitting(picked.bytes, room));
         if picked.amount = 0 and remaining = claim.amount and picked.found > 0 then

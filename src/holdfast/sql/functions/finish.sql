@@ -4,7 +4,8 @@
 -- policy, or after `delays`, or not at all where `retries` is false), snoozed
 -- (back after `delays`, no attempt used up), released (never started: back at
 -- once, the attempt refunded), interrupted (cut off: back at once, counted).
--- Arrays are as long as `ids`, or null; outcomes default to completed.
+-- Arrays are as long as `ids`, or null; outcomes default to completed, and one
+-- lease may stand for all.
 --
 -- A report counts only under the lease of the current claim. Returned are the
 -- refused ones, each with its SQLSTATE; a report that is only repeated, because
@@ -28,71 +29,91 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set enable_bitmapscan = off
 set jit = off
 set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
   now_at timestamptz;
-  locked record;
+  mixed boolean := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
+  locked boolean := mixed;
+  found record;
   places tid[];
   started boolean;
+  amount bigint;
   accepted bigint := 0;
 begin
+  if cardinality(leases) = 1 then
+    leases := array_fill(leases[1], array[cardinality(ids)]);
+  end if;
   perform holdfast.check_reports(ids, leases, outcomes);
 
-  -- One lock on everything first, in the order of ids: the statements below
-  -- would each be in order, but not together; and they read what is there once
-  -- the lock is held. The rows stay where they lie until we write.
-  select array_agg(k.id) as ids, array_agg(k.place) as places into locked
-  from (
-    select j.id, j.ctid as place
-    from holdfast.job j
-    where j.id = any(ids)
-    order by j.id
-    for update
-  ) k;
-  if locked.ids = ids then
-    places := locked.places;
-  else -- not sorted, or some are gone
-    places := array(
-      select (select j.ctid from holdfast.job j where j.id = i.id)
-      from unnest(ids) with ordinality i (id, n)
-      order by i.n
-    );
-  end if;
-  now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
-  started := exists (select from holdfast.running x where x.job_id = any(ids));
+  -- Ends that are all good are written without a lock beforehand, if the ids are
+  -- sorted: the rows are then locked in that order as they go. Where one changes
+  -- under our hands, or other statements follow, everything is locked first, in
+  -- the order of ids, and read once the locks are held.
+  loop
+    if locked then
+      perform from holdfast.job j where j.id = any(ids) order by j.id for update;
+    end if;
+    select array_agg(k.id) as ids, array_agg(k.place) as places into found
+    from (
+      select j.id, j.ctid as place
+      from holdfast.job j
+      where j.id = any(ids)
+      order by j.id
+    ) k;
+    if found.ids = ids then
+      places := found.places;
+    elsif locked then
+      places := array(
+        select (select j.ctid from holdfast.job j where j.id = i.id)
+        from unnest(ids) with ordinality i (id, n)
+        order by i.n
+      );
+    else
+      locked := true;
+      continue;
+    end if;
+    now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
+    started := exists (select from holdfast.running x where x.job_id = any(ids));
 
-  perform holdfast.door(true);
-  with gone as (
-    delete from holdfast.job j
-    using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
-    where j.ctid = r.place
-      and j.lease = r.lease
-      and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
-    returning
-      j.*, coalesce(r.outcome, 'completed') as outcome, r.result, r.error,
-      -- Never before the claim, nor after now: the worker's measure is its own.
-      greatest(
-        coalesce(
-          case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
-          now_at - least(greatest(r.duration, 0), 1e9) * interval '1 second',
-          j.claimed_at),
-        j.claimed_at) as started_at
-  )
-  insert into holdfast.finished (
-    id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
-    run_at, created_at, claimed_at, started_at, finished_at, duration
-  )
-  select
-    g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
-    g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
-    g.started_at, now_at, now_at - g.started_at
-  from gone g
-  join holdfast.lane l on l.id = g.lane_id;
-  get diagnostics accepted = row_count;
-  perform holdfast.door(false);
+    perform holdfast.door(true);
+    with gone as (
+      delete from holdfast.job j
+      using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
+      where j.ctid = r.place
+        and j.id = r.id
+        and j.lease = r.lease
+        and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
+      returning
+        j.*, coalesce(r.outcome, 'completed') as outcome, r.result, r.error,
+        -- Never before the claim, nor after now: the worker's measure is its own.
+        greatest(
+          coalesce(
+            case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
+            now_at - least(greatest(r.duration, 0), 1e9) * interval '1 second',
+            j.claimed_at),
+          j.claimed_at) as started_at
+    )
+    insert into holdfast.finished (
+      id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+      run_at, created_at, claimed_at, started_at, finished_at, duration
+    )
+    select
+      g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
+      g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
+      g.started_at, now_at, now_at - g.started_at
+    from gone g
+    join holdfast.lane l on l.id = g.lane_id;
+    get diagnostics amount = row_count;
+    perform holdfast.door(false);
+
+    accepted := accepted + amount;
+    exit when locked or accepted = cardinality(ids);
+    locked := true;
+  end loop;
 
   -- Not from an older snapshot: a progress that came in meanwhile would break
   -- the transaction of a handler that finishes its job in its own. What stays
@@ -103,7 +124,7 @@ begin
       and not exists (select from holdfast.job j where j.id = x.job_id);
   end if;
 
-  if outcomes && '{failed,snoozed,released,interrupted}' then
+  if mixed then
     accepted := accepted + holdfast.give_back(ids, leases, outcomes, errors, tracebacks, retries, delays, now_at);
   end if;
 

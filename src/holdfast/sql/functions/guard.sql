@@ -41,13 +41,13 @@ do $$
 declare
   legal text;
 begin
-  select string_agg(format('(%L, %L)', s.name, next), ', ') into legal
+  select array_agg(s.name || '>' || next)::text into legal
   from holdfast.state s, unnest(s.successors) next;
   execute format($trigger$
     create or replace trigger job_guard
     before update of id, state, lane_id, seq on holdfast.job
     for each row when (
-      (old.state <> new.state and (old.state::text, new.state::text) not in (%s))
+      (old.state <> new.state and old.state || '>' || new.state <> all(%L))
       or (new.state = 'pending' and (old.state <> 'pending' or old.lane_id <> new.lane_id) and new.seq <= old.seq)
       or new.seq < old.seq
       or old.id <> new.id
@@ -162,22 +162,27 @@ as $$
 declare
   place record;
 begin
-  -- All in one query: each costs a single enqueue ten microseconds or more.
+  -- All in one query: each costs a single enqueue ten microseconds or more. No
+  -- limit is below a kilobyte, so most payloads need not ask for theirs.
   select
     l.queue, l.task,
-    coalesce(
-      (select q.payload_limit from holdfast.queue q where q.name = l.queue),
-      (select q.payload_limit from holdfast.queue q where q.name = '*')) as payload_limit,
-    exists (select from holdfast.worker w where w.asleep) as slept
+    case when welcome.size > 1024 then holdfast.payload_limit(l.queue) else 1024 end as payload_limit,
+    s.of_queue, s.of_all
   into place
   from holdfast.lane l
+  cross join lateral (
+    select bool_or(s.queues is not null) as of_queue, bool_or(s.queues is null) as of_all
+    from holdfast.sleeper s
+    where (s.queues is null or l.queue = any(s.queues))
+      and (s.tasks is null or l.task = any(s.tasks))
+  ) s
   where l.id = welcome.lane_id
     and l.kind = 0;
   if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then
     return false;
   end if;
-  if place.slept then
-    perform holdfast.wake(place.queue, place.task);
+  if place.of_queue or place.of_all then
+    perform holdfast.wake(place.queue, place.of_queue, place.of_all);
   end if;
   return true;
 end

@@ -8,7 +8,6 @@
 create or replace function holdfast.channel(queue text)
 returns text
 language sql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
   select case
     when length(queue) <= 54 then 'holdfast_' || queue
@@ -18,33 +17,36 @@ $$;
 comment on function holdfast.channel(text) is
   'The channel to LISTEN on for a queue, or for all of them (*); the payload of a notification is the name of the queue.';
 
--- Wake the sleepers for jobs of a task. `set holdfast.notify = off` keeps a
--- session silent, for two-phase transactions: PREPARE refuses after NOTIFY.
-create or replace function holdfast.wake(queue text, task text)
+-- Who sleeps and wants to be woken: not one that was killed in its sleep and is
+-- not yet declared lost.
+create or replace view holdfast.sleeper as
+select w.id, w.queues, w.tasks
+from holdfast.worker w
+where w.asleep
+  and w.lost_at is null
+  and w.left_at is null
+  and w.heartbeat_at + w.lease_time > holdfast.clock();
+comment on view holdfast.sleeper is 'Live workers that sleep until they are notified.';
+
+-- Wake the sleepers for jobs of a task: those of its queue, those of every
+-- queue, or both. `set holdfast.notify = off` keeps a session silent, for
+-- two-phase transactions: PREPARE refuses after NOTIFY.
+create or replace function holdfast.wake(queue text, of_queue boolean, of_all boolean)
 returns void
 language plpgsql volatile
 as $$
-declare
-  every_queue boolean;
 begin
-  for every_queue in
-    select distinct w.queues is null
-    from holdfast.worker w
-    where w.asleep
-      and w.lost_at is null
-      and w.left_at is null
-      -- Not for one that was killed in its sleep and is not yet declared lost.
-      and w.heartbeat_at + w.lease_time > holdfast.clock()
-      and (w.queues is null or wake.queue = any(w.queues))
-      and (w.tasks is null or wake.task = any(w.tasks))
-  loop
-    if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5 then
-      perform pg_notify(holdfast.channel(case when every_queue then '*' else wake.queue end), wake.queue);
+  if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5 then
+    if of_queue then
+      perform pg_notify(holdfast.channel(wake.queue), wake.queue);
     end if;
-  end loop;
+    if of_all then
+      perform pg_notify(holdfast.channel('*'), wake.queue);
+    end if;
+  end if;
 end
 $$;
-comment on function holdfast.wake(text, text) is 'Notify the live sleepers that serve this queue and task.';
+comment on function holdfast.wake(text, boolean, boolean) is 'Notify those that sleep for this queue, and those that sleep for all.';
 
 drop function if exists holdfast.wake(integer[]); -- as it was called in 0.1
 
@@ -53,7 +55,12 @@ returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.wake(l.queue, l.task)
-  from (select distinct l.queue, l.task from holdfast.lane l where l.id = any(lanes)) l
+  select holdfast.wake(l.queue, bool_or(s.queues is not null), bool_or(s.queues is null))
+  from holdfast.lane l
+  join holdfast.sleeper s
+    on (s.queues is null or l.queue = any(s.queues))
+    and (s.tasks is null or l.task = any(s.tasks))
+  where l.id = any(lanes)
+  group by l.queue
 $$;
 comment on function holdfast.wake_lanes(integer[]) is 'Notify the live sleepers that serve these lanes.';
