@@ -26,8 +26,7 @@ Rows = Sequence[Row]
 class Call(NamedTuple, Generic[T]):
     """One call of one SQL function: carry it to a database and `read` what comes back.
 
-    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them, and
-    its answer is text.
+    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them.
     """
 
     function: "Function"
@@ -49,6 +48,9 @@ class Function:
 
     def __call__(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
         return Call(self, values, read)
+
+    def plain(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
+        return Call(self, values, read, plain=True)
 
 
 FUNCTIONS: dict[str, Function] = {}
@@ -102,16 +104,9 @@ def enqueue(job: NewJob) -> Call[str]:
     usual = (job.task, job.payload, job.queue, job.priority)
     more = (job.run_at, job.delay, job.max_attempts, job.id, job.headers)
     if more == (None, None, None, None, None):
-        return Call(_enqueue_usual, usual, _one, plain=True)
-    values = (
-        *usual,
-        job.run_at,
-        None if job.delay is None else _interval(job.delay),
-        job.max_attempts,
-        None if job.id is None else str(job.id),
-        job.headers,
-    )
-    return Call(_enqueue, values, _one, plain=True)
+        return _enqueue_usual.plain(_one, *usual)
+    delay = None if job.delay is None else _interval(job.delay)
+    return _enqueue.plain(_one, *usual, job.run_at, delay, job.max_attempts, job.id, job.headers)
 
 
 def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[str]]:
@@ -195,11 +190,11 @@ def _read_claimed(rows: Rows) -> list[Claimed]:
 def claim(
     *, worker: str, lease: str, queues: list[str] | None, tasks: list[str] | None, amount: int
 ) -> Call[list[Claimed]]:
-    return _claim(_read_claimed, worker, lease, queues, tasks, amount)
+    return _claim.plain(_read_claimed, worker, lease, _texts(queues), _texts(tasks), amount)
 
 
 def claimed(*, worker: str, lease: str) -> Call[list[Claimed]]:
-    return _claimed(_read_claimed, worker, lease)
+    return _claimed.plain(_read_claimed, worker, lease)
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
@@ -237,27 +232,31 @@ _finish = _function(
 def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
     # In the order of ids, as the rows are locked: then the function need not look for each again.
     reports = sorted(reports, key=attrgetter("id"))
+    leases = [report.lease for report in reports]  # one may stand for all
     outcomes = [report.outcome for report in reports]
-    results = _given([report.result for report in reports])
-    errors = _given([report.error for report in reports])
-    tracebacks = _given([report.traceback for report in reports])
-    return _finish(
+    retries = [None if report.retry is None else str(report.retry) for report in reports]
+    delays = [None if report.delay is None else _interval(report.delay) for report in reports]
+    return _finish.plain(
         _read_refusals,
         arrays.words([report.id for report in reports]),
-        arrays.words([report.lease for report in reports]),
+        arrays.words(leases if len(set(leases)) > 1 else leases[:1]),
         None if outcomes.count("completed") == len(outcomes) else arrays.words(outcomes),
-        results and arrays.texts(results),
-        errors and arrays.texts(errors),
-        tracebacks and arrays.texts(tracebacks),
-        _given([report.retry for report in reports]),
-        _given([report.delay for report in reports]),
+        _given([report.result for report in reports]),
+        _given([report.error for report in reports]),
+        _given([report.traceback for report in reports]),
+        _given(retries),
+        _given(delays),
         arrays.numbers([report.seconds for report in reports]),
     )
 
 
-def _given(values: list[T | None]) -> list[T | None] | None:
+def _given(values: list[str | None]) -> str | None:
     """The column, unless there is nothing in it."""
-    return None if values.count(None) == len(values) else values
+    return None if values.count(None) == len(values) else arrays.texts(values)
+
+
+def _texts(values: Sequence[str] | None) -> str | None:
+    return None if values is None else arrays.texts(values)
 
 
 def _read_refusals(rows: Rows) -> list[Refusal]:
@@ -274,7 +273,7 @@ _progress_many = _function(
 
 def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
     """Write down that these run; answers with those that are no longer held."""
-    return _start(_column, ids, leases, seconds)
+    return _start.plain(_column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds))
 
 
 class Progress(NamedTuple):
@@ -287,7 +286,14 @@ class Progress(NamedTuple):
 
 def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
     """Write down how far these are; answers with those that are no longer held."""
-    return _progress_many(_column, *(list(column) for column in zip(*reports, strict=True)))
+    return _progress_many.plain(
+        _column,
+        arrays.words([report.id for report in reports]),
+        arrays.words([report.lease for report in reports]),
+        arrays.numbers([report.percent for report in reports]),
+        arrays.texts([report.stage for report in reports]),
+        arrays.texts([report.message for report in reports]),
+    )
 
 
 # A worker's life.
@@ -314,28 +320,30 @@ def register(
     pid: int,
     version: str,
 ) -> Call[str]:
-    return _register(_one, name, queues, tasks, lease_time, host, pid, version)
+    return _register.plain(
+        _one, name, _texts(queues), _texts(tasks), _interval(lease_time), host, pid, version
+    )
 
 
 def heartbeat(worker: str) -> Call[datetime]:
-    return _heartbeat(_one, worker)
+    return _heartbeat.plain(_one, worker)
 
 
 def sleep(worker: str, *, asleep: bool) -> Call[bool]:
     """Answers whether a transaction that may hold new jobs is open."""
-    return _sleep(_one, worker, asleep)
+    return _sleep.plain(_one, worker, asleep)
 
 
 def leave(worker: str) -> Call[int]:
-    return _leave(_one, worker)
+    return _leave.plain(_one, worker)
 
 
 def disown(worker: str, held: list[str], in_flight: list[str], before: datetime) -> Call[int]:
-    return _disown(_one, worker, held, in_flight, before)
+    return _disown.plain(_one, worker, arrays.words(held), arrays.words(in_flight), before)
 
 
 def channel(queue: str) -> Call[str]:
-    return _channel(_one, queue)
+    return _channel.plain(_one, queue)
 
 
 # Duties.
@@ -349,19 +357,19 @@ _tick = _function("tick")
 
 def promote(amount: int = 2000) -> Call[timedelta | None]:
     """Answers with how long it is until the next job is due."""
-    return _promote(_one, amount)
+    return _promote.plain(_one, amount)
 
 
 def recover(timeout: timedelta | None = None) -> Call[int]:
-    return _recover(_one, timeout)
+    return _recover.plain(_one, None if timeout is None else _interval(timeout))
 
 
 def advance() -> Call[int]:
-    return _advance(_one)
+    return _advance.plain(_one)
 
 
 def upkeep() -> Call[int]:
-    return _upkeep(_one)
+    return _upkeep.plain(_one)
 
 
 def tick() -> Call[list[tuple[str, str | None]]]:

@@ -91,7 +91,7 @@ def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
 
     name = f"holdfast_test_{uuid4().hex[:12]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
-        server.execute(f'create database "{name}" template "{holdfast_template}"')
+        server.execute(f'create database "{name}" template "{holdfast_template}" strategy file_copy')
     yield _with(holdfast_server, name)
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute(f'drop database if exists "{name}" with (force)')

@@ -8,8 +8,8 @@ from holdfast.calls import Claimed
 from holdfast.worker.hands import Hands
 
 
-def job(name: str, lease: str = "lease", *, suspect: bool = False) -> Claimed:
-    return Claimed(name, "task", "{}", 1, lease, 3, "default", 100, suspect, 0.0, None)
+def job(name: str, lease: str = "lease", *, priority: int = 100, suspect: bool = False) -> Claimed:
+    return Claimed(name, "task", "{}", 1, lease, 3, "default", priority, suspect, 0.0, None)
 
 
 def taken(hands: Hands, *jobs: Claimed) -> list[Claimed]:
@@ -82,6 +82,21 @@ def test_a_suspect_goes_first():
         taken(hands, job("a"), job("b"))
         taken(hands, job("urgent", "other"), job("s", "other", suspect=True))
         assert [(await hands.next()).id for _ in range(4)] == ["s", "a", "b", "urgent"]
+
+    asyncio.run(main())
+
+
+def test_a_more_urgent_job_overtakes_what_waits_in_the_buffer():
+    async def main():
+        hands = Hands()
+        buffer = hands.buffer
+        taken(hands, job("a"), job("b"), job("c", priority=50), job("d", priority=50))
+        taken(hands, job("e", priority=150), job("f"), job("g", priority=50), job("h", priority=30))
+        taken(hands, job("i", priority=30))
+        assert "".join([job.id for job in buffer]) == "eabfcdghi"
+        taken(hands, job("j", priority=50), job("s", priority=30, suspect=True))
+        taken(hands, job("k", priority=200))
+        assert "".join([(await hands.next()).id for _ in range(12)]) == "skeabfcdgjhi"
 
     asyncio.run(main())
 

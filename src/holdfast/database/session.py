@@ -5,7 +5,7 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, sql
@@ -14,10 +14,12 @@ from psycopg.rows import tuple_row
 
 from holdfast.calls import Call
 from holdfast.database.carriers import statement
+from holdfast.database.direct import DirectAsyncConnection, ListeningConnection
 from holdfast.database.translation import closed, collisions, translated, unavailable
 from holdfast.errors import BadValue, DatabaseUnavailable
 
 T = TypeVar("T")
+C = TypeVar("C", bound=AsyncConnection[Any])
 
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
@@ -25,7 +27,7 @@ DEADLINE = 30.0
 PARTING = 1.0
 
 
-class _Line:
+class _Line(Generic[C]):
     """One connection, on which nothing is waited for longer than was said.
 
     Where time is up, the line is cut under the call: its socket is shut down, and whoever waits there
@@ -35,7 +37,7 @@ class _Line:
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._connection: AsyncConnection[Any] | None = None
+        self._connection: C | None = None
 
     async def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -68,15 +70,17 @@ class _Line:
             if self._connection is None:  # not yet connected: there is nothing to ask a server about
                 task.cancel()
             else:
-                with contextlib.suppress(psycopg.Error, OSError), _socket_of(self._connection) as line:
-                    line.shutdown(socket.SHUT_RDWR)
+                _shut_down(self._connection)
             await asyncio.wait({task}, timeout=PARTING)
             await self.close()
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody else asks for it
 
 
-class Session(_Line):
+class Session(_Line[DirectAsyncConnection]):
     """A worker's own connection. It reconnects at the next call, and every call has a deadline.
+
+    A plain call on a connection that stands takes the short way, and is a task neither: to begin one and to
+    wait for it takes longer than all the rest.
 
     A call that was cut off raises `DatabaseUnavailable`: it may or may not have happened, and only the
     caller knows how to ask.
@@ -97,8 +101,44 @@ class Session(_Line):
         self._lock = asyncio.Lock()
 
     async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
+        seconds = deadline or self._deadline
         async with self._lock:
-            return await self._within(deadline or self._deadline, self._carry(call))
+            connection = self._connection
+            if connection is None or connection.closed or self._transaction_pooling or not call.plain:
+                return await self._within(seconds, self._carry(call))
+            return await self._ask(connection, call, seconds)
+
+    async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.call_later(seconds, _shut_down, connection)
+        try:
+            return await connection.ask(call)
+        except asyncio.CancelledError:
+            await self._part(connection, call)
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, as one of ours
+            try:
+                with translated(self._dsn), closed(), collisions():
+                    raise
+            except DatabaseUnavailable:
+                await self.close()
+                if loop.time() >= deadline.when():
+                    raise unavailable(f"no answer within {seconds:g} s", self._dsn) from error
+                raise
+        finally:
+            deadline.cancel()
+
+    async def _part(self, connection: DirectAsyncConnection, call: Call[Any]) -> None:
+        """As in `_within`: it may be nearly done, and then its connection is still good."""
+        good = False
+        try:
+            with contextlib.suppress(TimeoutError, psycopg.Error):
+                async with asyncio.timeout(PARTING):
+                    await connection.answered()
+                    good = connection.wire.knows(call.function)
+        finally:
+            if not good:
+                await self.close()
 
     async def _carry(self, call: Call[T]) -> T:
         connection = self._connection
@@ -112,8 +152,10 @@ class Session(_Line):
                 await self._set(connection, local=True)
                 return await _ask(connection, call)
 
-    async def _connect(self) -> AsyncConnection[Any]:
-        connection = self._connection = await _connect(self._dsn)
+    async def _connect(self) -> DirectAsyncConnection:
+        connection = self._connection = await DirectAsyncConnection.connect(
+            complete(self._dsn), autocommit=True, row_factory=tuple_row
+        )
         if self._transaction_pooling:
             connection.prepare_threshold = None
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
@@ -131,7 +173,7 @@ class Session(_Line):
         await connection.execute(sql.SQL("select {}").format(sql.SQL(", ").join(wanted)))
 
 
-class Listener(_Line):
+class Listener(_Line[ListeningConnection]):
     """A connection that waits for notifications, and proves itself alive by a query now and then."""
 
     async def listen(
@@ -141,34 +183,45 @@ class Listener(_Line):
 
         Raises `DatabaseUnavailable` when the connection is lost or no longer answers.
         """
+        loop = asyncio.get_running_loop()
         try:
             connection = await self._within(CONNECT_TIMEOUT, self._subscribe(channels))
             while True:
                 yield None
-                with translated(self._dsn):
-                    async with contextlib.aclosing(connection.notifies(timeout=probe_every)) as notifications:
-                        async for notification in notifications:
-                            yield notification.payload
+                probe_at = loop.time() + probe_every
+                while payloads := await self._notified(connection, until=probe_at):
+                    for payload in payloads:
+                        yield payload
                 await self._within(probe_every, self._probe(connection))
         finally:
             await self.close()
 
-    async def _subscribe(self, channels: Sequence[str]) -> AsyncConnection[Any]:
-        connection = self._connection = await _connect(self._dsn)
+    async def _notified(self, connection: ListeningConnection, *, until: float) -> list[str]:
+        try:
+            return await connection.notified(until=until)
+        except psycopg.Error:
+            with translated(self._dsn):
+                raise
+
+    async def _subscribe(self, channels: Sequence[str]) -> ListeningConnection:
+        connection = self._connection = await ListeningConnection.connect(
+            complete(self._dsn), autocommit=True
+        )
         for channel in channels:
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         return connection
 
-    async def _probe(self, connection: AsyncConnection[Any]) -> None:
+    async def _probe(self, connection: ListeningConnection) -> None:
         await connection.execute("select 1")
 
 
-def _socket_of(connection: AsyncConnection[Any]) -> socket.socket:
-    return socket.socket(fileno=os.dup(connection.fileno()))
-
-
-async def _connect(dsn: str) -> AsyncConnection[Any]:
-    return await AsyncConnection.connect(complete(dsn), autocommit=True, row_factory=tuple_row)
+def _shut_down(connection: AsyncConnection[Any]) -> None:
+    """Cut the line under whoever waits there."""
+    with (
+        contextlib.suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(connection.fileno())) as line,
+    ):
+        line.shutdown(socket.SHUT_RDWR)
 
 
 async def _ask(connection: AsyncConnection[Any], call: Call[T]) -> T:

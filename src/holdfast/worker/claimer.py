@@ -24,6 +24,11 @@ MOST_UNWRITTEN = 5000
 LONGEST_WAIT = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
+# Who had nothing to do for this long is not in the middle of a stream of jobs.
+REST = 0.005
+# To look for a task costs the server 5 to 10 µs: of more than this, not all are looked for each time.
+MANY_TASKS = 64
+FULL_LOOK_SECONDS = 0.05
 # How long the worker's pace is measured: shorter spells say little, except at first, and of many jobs.
 SPELL = 0.1
 FIRST_SPELL = 0.002
@@ -49,7 +54,7 @@ class Claimer:
         self._session = session
         self._hands = hands
         self._queues = queues
-        self._tasks = tasks
+        self._lookout = Lookout(tasks)
         self._concurrency = concurrency
         self._poll_interval = poll_interval
         self._listens = listens
@@ -58,7 +63,7 @@ class Claimer:
         self._prefetch = self._low = 0
         self._drained = False
         self._hungry = True
-        self._took_at = self._rested_at = time.monotonic()
+        self._took_at = self._began_at = self._rested_at = time.monotonic()
         self._asleep = False
         self._may_come = False
         self._poll = FIRST_POLL
@@ -97,15 +102,19 @@ class Claimer:
         if self._may_come:
             # Before the look: when none is open any more, it sees what they have committed.
             self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
-        jobs = await self._claim(amount)
-        self._drained = len(jobs) < amount and not (jobs and jobs[-1].suspect)
+        rested = self._asleep and self._hungry and time.monotonic() - self._rested_at > REST
+        tasks = self._lookout.tasks()
+        jobs = await self._claim(tasks, amount)
+        self._lookout.found(jobs, amount)
+        self._drained = self._lookout.full and len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
-            if self._hungry:
-                self._rate.begin()
-                self._hungry = False
-            self.idle.clear()
-            self._took_at = time.monotonic()
+            self._begin_or_go_on()
+            if rested and self._drained:
+                await asyncio.sleep(0)  # they start first
+                return self._nap()
             await self._stay_awake()
+            return 0.0
+        if not self._lookout.full:
             return 0.0
         self._hungry = True
         if self._listens and not self._asleep:
@@ -117,6 +126,24 @@ class Claimer:
         self.idle.set()
         self._rested_at = time.monotonic()
         return self._pause()
+
+    def _begin_or_go_on(self) -> None:
+        self._took_at = time.monotonic()
+        if self._hungry:
+            self._began_at = self._took_at
+            self._rate.begin()
+            self._hungry = False
+        self.idle.clear()
+
+    def _nap(self) -> float:
+        """A job or two came while all was quiet, and whatever comes next sends a notification.
+
+        So there is no hurry to look once more, in the way of these jobs and of their reports; but a claim
+        is bounded in bytes too, and may have left something behind.
+        """
+        self._hungry = True
+        self._rested_at = self._took_at
+        return FIRST_POLL
 
     def _room(self) -> int:
         hands = self._hands
@@ -130,9 +157,9 @@ class Claimer:
             while len(buffer) > self._prefetch:
                 self._give_back(buffer.pop())
 
-    async def _claim(self, amount: int) -> list[Claimed]:
+    async def _claim(self, tasks: list[str], amount: int) -> list[Claimed]:
         lease, worker = str(uuid4()), self.worker
-        claim = calls.claim(worker=worker, lease=lease, queues=self._queues, tasks=self._tasks, amount=amount)
+        claim = calls.claim(worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount)
         self._hands.in_flight.add(lease)
         try:
             try:
@@ -150,7 +177,7 @@ class Claimer:
 
     async def _stay_awake(self) -> None:
         """Only after a second of work: to fall asleep and wake up for each job would be much ado."""
-        if self._asleep and self._took_at - self._rested_at > 1.0:
+        if self._asleep and self._took_at - self._began_at > 1.0:
             self._asleep = self._may_come = False
             await self._session.run(calls.sleep(self.worker, asleep=False))
 
@@ -160,6 +187,33 @@ class Claimer:
         # Somebody may have inserted before we fell asleep, and will commit without a notification.
         pause, self._poll = self._poll, min(self._poll * 2, LAST_POLL)
         return min(pause, self._poll_interval)
+
+
+class Lookout:
+    """Which tasks to look for: all of them, or of very many those that had more work than could be taken.
+
+    All of them every 50 ms at least, and as soon as there is less to take than was asked for: so nothing
+    urgent waits for long, and that there is no more work follows from a full look alone.
+    """
+
+    def __init__(self, tasks: list[str]) -> None:
+        self.full = True
+        self._all = tasks
+        self._busy: list[str] = []
+        self._full_at = 0.0
+
+    def tasks(self) -> list[str]:
+        now = time.monotonic()
+        self.full = not self._busy or now - self._full_at > FULL_LOOK_SECONDS
+        if self.full:
+            self._full_at = now
+        return self._all if self.full else self._busy
+
+    def found(self, jobs: list[Claimed], amount: int) -> None:
+        if len(jobs) < amount:
+            self._busy = []
+        elif self.full and len(self._all) > MANY_TASKS:
+            self._busy = list({job.task for job in jobs})
 
 
 class Rate:

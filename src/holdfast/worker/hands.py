@@ -64,14 +64,22 @@ class Hands:
         self.held.update((job.id, job) for job in jobs)
         # Only now: in between, the keeper would take them for unknown.
         self.in_flight.discard(lease)
-        # A suspect is the last of its claim; its clock is running already, so it goes first.
-        if jobs and jobs[-1].suspect:
-            self.buffer.extend(jobs[:-1])
-            self.buffer.appendleft(jobs[-1])
-        else:
-            self.buffer.extend(jobs)
+        self._line_up(jobs)
         self.rouse()
         return jobs
+
+    def _line_up(self, jobs: list[Claimed]) -> None:
+        """Behind those that wait already, but before the less urgent ones among them."""
+        buffer = self.buffer
+        if not jobs:
+            return
+        overtakes = bool(buffer) and jobs[0].priority > buffer[-1].priority
+        buffer.extend(jobs)
+        if overtakes or jobs[-1].suspect:
+            # In place, for the slots know this very buffer. It is two sorted pieces: a merge, in truth.
+            lined_up = sorted(buffer, key=_turn)
+            buffer.clear()
+            buffer.extend(lined_up)
 
     async def next(self) -> Claimed | None:
         """The next job to run, as soon as there is one; none when it is time to end."""
@@ -121,3 +129,8 @@ class Hands:
         self.buffer.clear()
         self.rouse()
         return unstarted
+
+
+def _turn(job: Claimed) -> tuple[bool, int]:
+    # A suspect's clock is running already, so it goes first.
+    return not job.suspect, -job.priority

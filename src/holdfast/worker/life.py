@@ -26,7 +26,7 @@ from holdfast.events import emit
 from holdfast.job import Released
 from holdfast.task import Registry
 from holdfast.worker.claimer import Claimer
-from holdfast.worker.duties import ADVANCE_SECONDS, PROMOTE_SECONDS, UPKEEP_SECONDS, Duties
+from holdfast.worker.duties import ADVANCE_SECONDS, MOMENT, PROMOTE_SECONDS, UPKEEP_SECONDS, Duties
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher
 from holdfast.worker.hands import Hands, Running
@@ -201,7 +201,7 @@ class Life:
             return 0.1
 
     async def _listen(self) -> float:
-        queues = self._settings.queues or ["*"]
+        queues, loop = self._settings.queues or ["*"], asyncio.get_running_loop()
         channels = [await self._serving.run(calls.channel(queue)) for queue in queues]
         listening = False
         try:
@@ -209,7 +209,8 @@ class Life:
                 async for _ in notifications:
                     listening = True
                     self._claimer.hint()
-                    self._promote_now.set()
+                    # It may be due later, but sooner than all that we know of. The claim goes first.
+                    loop.call_later(MOMENT, self._promote_now.set)
         except DatabaseUnavailable as error:
             if not listening:
                 raise

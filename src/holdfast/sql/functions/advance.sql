@@ -39,9 +39,10 @@
 -- Claims commit without waiting for the disk; a head moved past a claim is
 -- written later in the same log, so a crash that loses the claim loses the move.
 --
--- The index of scheduled jobs has a head of the same kind: a job is scheduled
--- only for a time after its writer took the lock, so no job can still appear that
--- is due before the oldest open writer was first seen.
+-- The index of scheduled jobs has a head of the eager kind, `due_from`: a job is
+-- scheduled only for a time after its writer took the lock, so one that comes late
+-- is due after its writer was last not seen. When a writer has ended, the index is
+-- looked at from there on.
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -58,7 +59,7 @@ declare
   open text[];
   watch holdfast.writer_watch;
   seen record;
-  late bigint;
+  late record;
   moved integer;
 begin
   perform holdfast.check_isolation('advance');
@@ -83,16 +84,15 @@ begin
     coalesce(array_agg(o.writer), '{}') as writers,
     coalesce(array_agg(coalesce(w.since, watch.seq, 0)), '{}') as since,
     coalesce(array_agg(coalesce(w.since_at, watch.at, '-infinity')), '{}') as since_at,
-    coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven,
-    coalesce(min(coalesce(w.since_at, watch.at, '-infinity')), now_at) as proven_at
+    coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven
   into seen
   from unnest(open) o (writer)
   left join unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at) on w.writer = o.writer;
 
-  select least(watch.seq, min(w.since)) into late
-  from unnest(watch.writers, watch.since) w (writer, since)
+  select least(watch.seq, min(w.since)) as seq, least(watch.at, min(w.since_at)) as at into late
+  from unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at)
   where w.writer <> all(open);
-  if not holdfast.take_in_late(coalesce(late, 0)) then
+  if not holdfast.take_in_late(coalesce(late.seq, 0)) then
     return 0; -- there are more: look at the same again
   end if;
   moved := holdfast.advance_safely(seen.proven);
@@ -103,7 +103,7 @@ begin
   -- Noted only now and then, so that an idle database stays idle.
   if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 then
     insert into holdfast.writer_watch (seq, at, writers, since, since_at, top, due_from)
-    values (s, now_at, seen.writers, seen.since, seen.since_at, s, holdfast.due_from(watch.due_from, seen.proven_at))
+    values (s, now_at, seen.writers, seen.since, seen.since_at, s, holdfast.due_from(watch.due_from, late.at, now_at))
     on conflict (only_row) do update set
       (seq, at, writers, since, since_at, top, due_from)
       = (excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.top, excluded.due_from);
@@ -226,23 +226,27 @@ end
 $$;
 comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back.';
 
--- The time before which no scheduled job is due: not after the first that is
--- scheduled, nor after `proven_at`, with a second to spare for whoever read the
--- clock before it took the lock. A clock that was set back starts it over.
-create or replace function holdfast.due_from(due_from timestamptz, proven_at timestamptz)
+-- The time before which no scheduled job is due, from the last such time: not
+-- after the first that is scheduled, looked for from where jobs may have come late,
+-- with a second to spare for whoever read the clock before it took the lock. A
+-- clock that was set back starts it over.
+create or replace function holdfast.due_from(due_from timestamptz, late_at timestamptz, now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
 as $$
-begin
-  return case
-    when due_from.proven_at < due_from.due_from then '-infinity'
-    else least(
-      (select min(j.run_at) from holdfast.job j where j.state = 'scheduled' and j.run_at >= coalesce(due_from.due_from, '-infinity')),
-      due_from.proven_at - interval '1 second')
+declare
+  looked_from timestamptz := case
+    when due_from.now_at < due_from.due_from then '-infinity'
+    else coalesce(least(due_from.due_from, late_at - interval '1 second'), '-infinity')
   end;
+begin
+  return least(
+    (select min(j.run_at) from holdfast.job j where j.state = 'scheduled' and j.run_at >= looked_from),
+    now_at - interval '1 second');
 end
 $$;
-comment on function holdfast.due_from(timestamptz, timestamptz) is 'The time before which no scheduled job is due, from the last such time and a time before all open writers.';
+comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
+  'The time before which no scheduled job is due, from the last such time and the time from which jobs may have come late.';
 
 drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 

@@ -1,0 +1,85 @@
+"""A quiet server that counts: nothing runs there but what the test does, and every statement is noted."""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from counting import Counter
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from sessions import Session, copied_database
+
+from holdfast import embedded, schema
+from holdfast.testing import SETTINGS
+
+QUIET = {
+    **SETTINGS,
+    "shared_preload_libraries": "pg_stat_statements",
+    "pg_stat_statements.save": "off",
+    "autovacuum": "off",
+    # With checksums, a hint on a page that was not written since the last checkpoint logs the whole page.
+    "checkpoint_timeout": "1d",
+    "max_wal_size": "16GB",
+}
+
+
+@pytest.fixture(scope="session")
+def holdfast_server() -> Iterator[str]:
+    """A server of our own, whatever HOLDFAST_TEST_DSN says: counting takes settings of the whole server."""
+    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
+        Path(home).chmod(0o755)
+        with embedded.start(Path(home), settings=QUIET) as server:
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                connection.execute("create extension pg_stat_statements")
+            yield server.dsn
+
+
+@pytest.fixture(scope="session")
+def holdfast_template(holdfast_server: str) -> str:
+    name = "holdfast_counts"
+    with psycopg.connect(holdfast_server, autocommit=True) as server:
+        server.execute(f"create database {name}")
+    with psycopg.connect(make_conninfo(holdfast_server, dbname=name), autocommit=True) as connection:
+        schema.apply(connection)
+        connection.execute((files("holdfast") / "sql" / "testing.sql").read_bytes())
+        connection.execute("select * from holdfast.tick()")
+    return name
+
+
+@pytest.fixture
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
+    """A new database for each test: one that was only emptied has dead rows in it, and they count."""
+    with copied_database(holdfast_server, holdfast_template) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def connect(holdfast_dsn: str) -> Iterator[Callable[..., Session]]:
+    """Open another session: `connect()`."""
+    opened = []
+
+    def open_session(**options: Any) -> Session:
+        connection = psycopg.connect(holdfast_dsn, autocommit=True, **options)
+        opened.append(connection)
+        return Session(connection)
+
+    yield open_session
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def sql(connect: Callable[..., Session]) -> Session:
+    return connect()
+
+
+@pytest.fixture
+def counter(holdfast_server: str, holdfast_dsn: str) -> Iterator[Counter]:
+    """What is done in the test's database from `counter.start()` on. It looks from another one, so that its
+    own questions do not count."""
+    database = conninfo_to_dict(holdfast_dsn)["dbname"]
+    with psycopg.connect(holdfast_server, autocommit=True) as connection:
+        yield Counter(Session(connection), str(database))
