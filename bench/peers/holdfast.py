@@ -11,7 +11,9 @@ from holdfast import Holdfast as Client
 
 class Holdfast(PostgresPeer):
     name = "holdfast"
-    settings = "defaults: concurrency 20, adaptive prefetch, LISTEN; enqueue_many for bulk"
+    settings = (
+        "defaults, with the extra fast: concurrency 20, adaptive prefetch, LISTEN; enqueue_many for bulk"
+    )
     source = "README.md"
     agent = "holdfast_agent.py"
     loading = "from holdfast import Holdfast"

@@ -1,10 +1,12 @@
 """Databases that do not answer, have no Holdfast, or are asked from many threads and loops."""
 
 import asyncio
+import contextlib
 import gc
 import socket
 import threading
 import time
+from datetime import timedelta
 from uuid import uuid4
 
 import psycopg
@@ -227,6 +229,77 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
             await held.rollback()
             await held.close()
             assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        await session.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def sleeper(hf: Holdfast):
+    """A session, and a worker's words that it falls asleep and wakes up: each waits for the worker's row."""
+    registration = calls.register(
+        name=None,
+        queues=None,
+        tasks=None,
+        lease_time=timedelta(hours=1),
+        host="here",
+        pid=1,
+        version="1",
+    )
+    worker = hf.run(registration)
+    return hf.database.session(), calls.sleep(worker, asleep=True), calls.sleep(worker, asleep=False)
+
+
+@contextlib.asynccontextmanager
+async def locked_workers(dsn: str):
+    async with await psycopg.AsyncConnection.connect(dsn) as connection:
+        await connection.execute("select from holdfast.worker for update")
+        yield connection
+
+
+async def waiting(hf: Holdfast, session, call) -> asyncio.Task:
+    task = asyncio.create_task(session.run(call))
+    while not hf_waits(hf.dsn):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return task
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_plain_call_that_takes_too_long_is_cut_off(hf: Holdfast, sleeper, known):
+    session, sleep, wake_up = sleeper
+
+    async def main():
+        await session.run(sleep if known else calls.channel("mail"))
+        async with locked_workers(hf.dsn):
+            with pytest.raises(DatabaseUnavailable, match=r"no answer within 0\.2 s"):
+                await session.run(wake_up if known else sleep, deadline=0.2)
+        assert await session.run(sleep) is False
+        await session.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("nearly_done", [True, False])
+def test_a_plain_call_that_is_cancelled_leaves_a_session_that_works(
+    hf: Holdfast, sleeper, monkeypatch, nearly_done
+):
+    session, sleep, wake_up = sleeper
+    if not nearly_done:
+        monkeypatch.setattr("holdfast.database.session.PARTING", 0.1)
+
+    async def main():
+        await session.run(sleep)
+        before = session._connection
+        async with locked_workers(hf.dsn) as holder:
+            task = await waiting(hf, session, wake_up)
+            task.cancel()
+            if nearly_done:
+                await asyncio.sleep(0)
+                await holder.rollback()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (session._connection is before) is nearly_done
+        assert await session.run(sleep) is False
         await session.close()
 
     asyncio.run(main())

@@ -142,7 +142,13 @@ class Life:
             lost_jobs=self._drop,
         )
         self._keeper.start()
-        emit("worker.started", worker=self._id, queues=settings.queues, concurrency=settings.concurrency)
+        emit(
+            "worker.started",
+            worker=self._id,
+            queues=settings.queues,
+            concurrency=settings.concurrency,
+            loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+        )
 
     def _declared_lost(self, error: WorkerLost) -> None:
         late = str(error.worker) != self._id  # a word about an earlier registration

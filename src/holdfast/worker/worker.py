@@ -20,6 +20,8 @@ _NAME_LENGTH = 200
 class Worker:
     """Runs the jobs of the tasks that this process knows; made by `hf.worker(…)`.
 
+    `run()` uses uvloop where it is installed: `pip install 'holdfast[fast]'`.
+
     `run()` returns after SIGTERM or SIGINT: it stops claiming, gives back what has not started with the
     attempt refunded, lets the rest finish for up to `grace` seconds, then gives that back too. A second
     signal does not wait for the grace to pass. A handler that cannot be stopped, such as a plain function
@@ -55,7 +57,7 @@ class Worker:
 
     def run(self, *, drain: bool = False) -> None:
         """Work until told to stop; with `drain`, until there is nothing left to do."""
-        runner = asyncio.Runner()
+        runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
             stuck = runner.run(self._run(drain=drain, signals=True))
         except BaseException:
@@ -96,6 +98,15 @@ def _lease_time(value: float | timedelta) -> timedelta:
     if not shortest <= lease_time <= longest:
         raise limits.refused("lease_time", value, "must be between 1 second and 1 day")
     return lease_time
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, or none for Python's own. It saves a job that awaits something a fifth of its CPU."""
+    try:
+        import uvloop  # noqa: PLC0415 - an extra
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 @contextlib.contextmanager
