@@ -68,7 +68,7 @@ class Entries:
         self._session = session
 
     def of(self, function: str, **arguments: Any) -> Tally[str]:
-        """Call a function; what it read of each index, or table without one. Its answer is in `rows`."""
+        """What a call reads of each index, and of each table without one; `rows` is its answer."""
         before = self._read()
         self.rows = self._session.rows(function, **arguments)
         return self._read() - before

@@ -1,5 +1,5 @@
-"""Index entries and blocks that a claim, a finish and an advance read: as few behind 200,000 jobs
-as behind none, whoever holds what open.
+"""Index entries and blocks that a claim, a finish and an advance read: as few behind 200,000 jobs as
+behind none, whoever holds what open.
 
 An entry counts whether its job lives or not: what is dead cannot be cleaned up while somebody holds an old
 snapshot, and whoever reads from the beginning walks over all of it. EXPLAIN does not show those rows.
@@ -8,6 +8,8 @@ To record anew, write down what `pytest -s tests/counts/test_count_rows.py` says
 """
 
 from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
 
 import psycopg
 import pytest
@@ -17,15 +19,18 @@ from sessions import Session, copied_database
 MANY = 200_000
 BATCH = 500
 
-# Of a batch of 500. Caught by a claim: without `seq >= head` (twice in claim.sql), without `limit l.share`,
-# or where advance() does not call advance_eagerly.
+# Of a batch of 500. Caught by a claim: claim.sql without `seq >= head`, or without `limit l.share`; advance()
+# without its call of advance_eagerly.
 CLAIM = {"job_pending": 501, "lane_pkey": 2}
-# Caught: a second look by id, `where j.id = r.id` instead of `j.ctid = r.place` in finish.sql.
-FINISH = {"job_pkey": 1159, "lane_pkey": 500}
+# A job has two entries: as it waited, and as it is held. Caught: a second look by id in finish.sql, be it to
+# lock beforehand or without `j.ctid = r.place`.
+FINISH = {"job_pkey": 1000, "lane_pkey": 500}
 # Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in take_in_late.
 ADVANCE = {"job_pending": 1, "job_due": 0}
-# Blocks are mostly those of writing; each index is a level deeper where there are many entries.
-BLOCKS = {"claim": 7000, "finish": 5300}
+# Among many entries; an index of few is less deep, and a claim touches a sixth less. Before PostgreSQL
+# 17 a search for many ids begins at the root for each.
+BLOCKS = {"claim": 7550, "finish": 5670}
+BLOCKS_BEFORE_17 = {"claim": 7550, "finish": 8160}
 
 Situation = Callable[[Session, Session], None]
 
@@ -61,10 +66,9 @@ def fill(sql: Session) -> None:
 
 
 def work_off(sql: Session) -> None:
-    worker = sql.value("register")
     for _ in range(MANY // 10_000):
-        jobs = sql.claim(10_000, worker=worker)
-        assert sql.finish(jobs) == []
+        sql("select holdfast.finish(array_agg(id), array_agg(lease)) from holdfast.claim(amount => 10000)")
+    assert sql.claim() == []
 
 
 @pytest.fixture(
@@ -95,8 +99,32 @@ def entries(sql) -> Iterator[Entries]:
 
 
 @pytest.fixture
-def worker(sql) -> Iterator[str]:
+def worker(sql) -> str:
     return str(sql.value("register"))
+
+
+def held(sql: Session, worker: str) -> list[Any]:
+    """A batch of jobs, in the order in which a worker reports on them."""
+    return sorted(sql.claim(BATCH, worker=worker), key=attrgetter("id"))
+
+
+# First: what the other tests undo leaves entries behind, which are then found by their ids.
+def test_a_finish_reads_its_own_jobs(sql, entries, worker):
+    jobs = held(sql, worker)
+    read = entries.of("finish", ids=[job.id for job in jobs], leases=[job.lease for job in jobs])
+    assert entries.rows == []
+    entries.are_at_most(FINISH, read)
+
+
+def test_a_claim_and_a_finish_touch_as_many_blocks_as_anywhere(sql, entries, worker):
+    touched = {"claim": blocks(sql, "claim", amount=BATCH, worker=worker)}
+    jobs = held(sql, worker)
+    ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
+    touched["finish"] = blocks(sql, "finish", ids=ids, leases=leases)
+    version = sql.connection.info.server_version
+    print("\n", touched)  # noqa: T201 - to be recorded
+    for function, recorded in (BLOCKS if version >= 170_000 else BLOCKS_BEFORE_17).items():
+        assert touched[function] <= 1.2 * recorded, function
 
 
 def test_a_claim_reads_as_many_entries_as_it_takes_jobs(sql, entries, worker):
@@ -105,22 +133,5 @@ def test_a_claim_reads_as_many_entries_as_it_takes_jobs(sql, entries, worker):
     entries.are_at_most(CLAIM, read)
 
 
-def test_a_finish_reads_its_own_jobs(sql, entries, worker):
-    jobs = sql.claim(BATCH, worker=worker)
-    read = entries.of("finish", ids=[job.id for job in jobs], leases=[job.lease for job in jobs])
-    assert entries.rows == []
-    entries.are_at_most(FINISH, read)
-
-
 def test_an_advance_does_not_walk_over_what_it_has_passed(sql, entries):
     entries.are_at_most(ADVANCE, entries.of("advance"))
-
-
-def test_a_claim_and_a_finish_touch_as_many_blocks_as_anywhere(sql, entries, worker):
-    touched = {"claim": blocks(sql, "claim", amount=BATCH, worker=worker)}
-    jobs = sql.claim(BATCH, worker=worker)
-    ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
-    touched["finish"] = blocks(sql, "finish", ids=ids, leases=leases)
-    print("\n", touched)  # noqa: T201 - to be recorded
-    for function, recorded in BLOCKS.items():
-        assert touched[function] <= 1.2 * recorded, function

@@ -4,16 +4,17 @@ To record anew, write down what `pytest -s tests/counts/test_count_wal.py` says.
 better is recorded too, or the next change may lose it without a word.
 """
 
-from uuid import UUID, uuid4
+from operator import attrgetter
+from uuid import uuid4
 
 import pytest
 
 from holdfast.task import named_job
 
-# Bytes a job, without the commit, and without whole pages (full_page_writes is off). PostgreSQL 15 to 18
-# differ by 2 %.
-RECORDED = {"enqueue": 313, "arrays": 313, "copy": 311, "claim": 483, "finish": 354}
-WITHIN = 0.2
+# Bytes a job, without the commit and without whole pages (full_page_writes is off). PostgreSQL 15 to 18 are
+# within 3 % of each other. Caught: another index on job, or a finish whose locks are taken beforehand.
+RECORDED = {"enqueue": 313, "arrays": 315, "copy": 312, "claim": 478, "finish": 354}
+WITHIN = 0.1
 AMOUNT = 1000  # jobs to measure with, in calls of 500 where many go in one
 
 
@@ -22,8 +23,8 @@ def verbs(hf, sql):
     """What is measured: each takes a thousand jobs one step further."""
     worker, claimed = sql.value("register"), []
 
-    def jobs(**options: UUID):
-        return [named_job("task", {"user_id": 7}, **options) for _ in range(AMOUNT)]
+    def jobs():
+        return [named_job("task", {"user_id": 7}) for _ in range(AMOUNT)]
 
     def enqueue() -> None:
         for job in jobs():
@@ -36,7 +37,9 @@ def verbs(hf, sql):
         hf.enqueue_many(jobs())
 
     def claim() -> None:
-        claimed[:] = [sql.claim(500, worker=worker, lease=uuid4()) for _ in range(AMOUNT // 500)]
+        for number in range(AMOUNT // 500):
+            jobs = sql.claim(500, worker=worker, lease=uuid4())
+            claimed[number:] = [sorted(jobs, key=attrgetter("id"))]  # as a worker reports on them
         assert sum(map(len, claimed)) == AMOUNT
 
     def finish() -> None:
