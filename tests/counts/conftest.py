@@ -4,13 +4,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from counting import Counter
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sessions import Session, copied_database
+from sessions import Session, copied_database, sessions_on
 
 from holdfast import embedded, schema
 from holdfast.testing import SETTINGS
@@ -59,16 +58,8 @@ def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
 @pytest.fixture
 def connect(holdfast_dsn: str) -> Iterator[Callable[..., Session]]:
     """Open another session: `connect()`."""
-    opened = []
-
-    def open_session(**options: Any) -> Session:
-        connection = psycopg.connect(holdfast_dsn, autocommit=True, **options)
-        opened.append(connection)
-        return Session(connection)
-
-    yield open_session
-    for connection in opened:
-        connection.close()
+    with sessions_on(holdfast_dsn) as open_session:
+        yield open_session
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sessions import PATIENCE, Session, copied_database, empty
+from sessions import PATIENCE, Session, copied_database, empty, sessions_on
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +38,8 @@ def holdfast_dsn(database) -> str:
 @pytest.fixture
 def connect(holdfast_dsn) -> Iterator[Callable[..., Session]]:
     """Open another session: `connect()`, or with options of psycopg.connect."""
-    opened = []
-
-    def open_session(**options: Any) -> Session:
-        connection = psycopg.connect(holdfast_dsn, autocommit=True, **options)
-        opened.append(connection)
-        return Session(connection)
-
-    yield open_session
-    for connection in opened:
-        connection.close()
+    with sessions_on(holdfast_dsn) as open_session:
+        yield open_session
 
 
 @pytest.fixture

@@ -129,6 +129,21 @@ class Session:
 
 
 @contextmanager
+def sessions_on(dsn: str) -> Iterator[Callable[..., Session]]:
+    """A way to open sessions there, with options of psycopg.connect; all are closed at the end."""
+    opened = []
+
+    def open_session(**options: Any) -> Session:
+        connection = psycopg.connect(dsn, autocommit=True, **options)
+        opened.append(connection)
+        return Session(connection)
+
+    yield open_session
+    for connection in opened:
+        connection.close()
+
+
+@contextmanager
 def copied_database(server: str, template: str) -> Iterator[str]:
     """A database with Holdfast. Copied file by file: that is twice as fast as through the log."""
     name = f"holdfast_sql_{uuid4().hex[:12]}"

@@ -36,6 +36,7 @@ from holdfast.database.carriers import (
     owner_of,
     run_on,
 )
+from holdfast.database.direct import codec_of
 from holdfast.database.translation import translated
 from holdfast.errors import HoldfastError
 from holdfast.job import JobId, NewJob
@@ -157,8 +158,7 @@ class _Loading:
         self._batch = next(batches, None)
         self._last_id = 0
         self._streaming = streaming
-        codec = owner.info.encoding
-        self._codec = "utf-8" if codec == "ascii" else codec  # as the driver does: SQL_ASCII is anything
+        self._codec = codec_of(owner)
         self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # else COPY has no place there
 
     def steps(self) -> Generator[_Step, Any, None]:

@@ -118,9 +118,8 @@ class Wire:
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
-        codec = connection.info.encoding
-        self._codec = "utf-8" if codec == "ascii" else codec  # as the driver does: SQL_ASCII is anything
-        self._loader = Transformer(None if codec == "ascii" else connection)
+        self._codec = codec_of(connection)
+        self._loader = Transformer(None if connection.info.encoding == "ascii" else connection)
         self._known: set[Function] | None = set()
         self._results: list[PGresult] = []
         self.unsent = False
@@ -192,6 +191,12 @@ class Wire:
         # The driver's loaders, kept: they take a quarter of what asking libpq for each value does.
         self._loader.set_pgresult(result)
         return self._loader.load_rows(0, result.ntuples, tuple)
+
+
+def codec_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:
+    """How texts are written for this server; as the driver does it: SQL_ASCII is anything."""
+    codec = connection.info.encoding
+    return "utf-8" if codec == "ascii" else codec
 
 
 def _is_good(result: PGresult) -> bool:
