@@ -53,7 +53,7 @@ class MigrationFailed(NotReady):
 
 def installed(conn: Connection[Any]) -> list[Record]:
     """What the database remembers; nothing if Holdfast was never there."""
-    if not _scalar(conn, "select to_regclass('holdfast.migration') is not null"):
+    if not _scalar(conn, _IS_THERE):
         return []
     return conn.cursor(row_factory=args_row(Record)).execute(_RECORDS).fetchall()
 
@@ -271,6 +271,18 @@ where kind = 'function'
 _REVOKE = sql.SQL("""\
 revoke all on all routines in schema holdfast from public;
 """)
+
+# Read from the catalog: to_regclass() asks the session's memory of it, which within a transaction may be older
+# than what the installer before us committed.
+_IS_THERE = """
+select exists (
+  select
+  from pg_catalog.pg_class c
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  where n.nspname = 'holdfast'
+    and c.relname = 'migration'
+)
+"""
 
 _RECORDS = """
 select name, kind, checksum, version

@@ -17,9 +17,9 @@ from holdfast.errors import DatabaseUnavailable
 from holdfast.events import emit
 from holdfast.worker.hands import Hands
 
-BATCH = 500
+BATCH = 1000
 PREFETCH_SECONDS = 0.1
-MOST_PREFETCHED = 1000
+MOST_PREFETCHED = 2000
 MOST_UNWRITTEN = 5000
 LONGEST_WAIT = 1.0
 FIRST_POLL = 0.05

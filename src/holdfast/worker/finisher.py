@@ -15,7 +15,7 @@ from holdfast.errors import BadInput, NotReady, UnexpectedError
 from holdfast.events import emit
 from holdfast.worker.failure import ERROR_LENGTH, clean
 
-BATCH = 500
+BATCH = 1000
 BATCH_CHARACTERS = 16 * 1024 * 1024
 LONGEST_PAUSE = 2.0
 

@@ -42,6 +42,7 @@ declare
   picked record;
   shares integer[];
   glance integer;
+  door text;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.check_isolation('claim');
@@ -58,26 +59,29 @@ begin
     perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
   end if;
 
+  door := holdfast.door(true);
   <<levels>>
   for level in
     select
       l.priority, l.kind, count(*)::integer as amount,
-      array_agg(l.id order by l.id) as ids,
-      array_agg(l.head order by l.id) as heads,
-      array_agg(l.queue order by l.id) as queues
-    from holdfast.lane l
-    cross join lateral (
-      select
-      from holdfast.job j
-      where j.lane_id = l.id
-        and j.state = 'pending'
-        and j.seq >= l.head
-      order by j.seq
-      limit 1
-    ) first
-    where (claim.queues is null or l.queue = any(claim.queues))
-      and (claim.tasks is null or l.task = any(claim.tasks))
-      and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
+      array_agg(l.id) as ids, array_agg(l.head) as heads, array_agg(l.queue) as queues
+    from (
+      select l.*
+      from holdfast.lane l
+      cross join lateral (
+        select
+        from holdfast.job j
+        where j.lane_id = l.id
+          and j.state = 'pending'
+          and j.seq >= l.head
+        order by j.seq
+        limit 1
+      ) first
+      where (claim.queues is null or l.queue = any(claim.queues))
+        and (claim.tasks is null or l.task = any(claim.tasks))
+        and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
+      order by l.priority desc, l.kind desc, l.id
+    ) l
     group by l.priority, l.kind
     order by l.priority desc, l.kind desc
   loop
@@ -197,6 +201,7 @@ begin
       shares := array_fill(remaining, array[level.amount]);
     end loop;
   end loop;
+  door := holdfast.door(false);
 end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer) is

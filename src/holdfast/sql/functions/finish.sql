@@ -39,10 +39,12 @@ declare
   mixed boolean := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
   locked boolean := mixed;
   found record;
+  lanes record;
   places tid[];
   started boolean;
   amount bigint;
   accepted bigint := 0;
+  door text;
 begin
   if cardinality(leases) = 1 then
     leases := array_fill(leases[1], array[cardinality(ids)]);
@@ -57,9 +59,9 @@ begin
     if locked then
       perform from holdfast.job j where j.id = any(ids) order by j.id for update;
     end if;
-    select array_agg(k.id) as ids, array_agg(k.place) as places into found
+    select array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes into found
     from (
-      select j.id, j.ctid as place
+      select j.id, j.ctid as place, j.lane_id
       from holdfast.job j
       where j.id = any(ids)
       order by j.id
@@ -76,10 +78,15 @@ begin
       locked := true;
       continue;
     end if;
+    -- Their lanes once, not for each job: as long as anyone holds an old snapshot,
+    -- a look-up walks over a version for each move of the head.
+    select array_agg(l.id) as ids, array_agg(l.queue) as queues, array_agg(l.priority) as priorities into lanes
+    from holdfast.lane l
+    where l.id = any(found.lanes);
     now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
     started := exists (select from holdfast.running x where x.job_id = any(ids));
 
-    perform holdfast.door(true);
+    door := holdfast.door(true);
     with gone as (
       delete from holdfast.job j
       using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
@@ -89,6 +96,7 @@ begin
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
       returning
         j.*, coalesce(r.outcome, 'completed') as outcome, r.result, r.error,
+        array_position(lanes.ids, j.lane_id) as lane,
         -- Never before the claim, nor after now: the worker's measure is its own.
         greatest(
           coalesce(
@@ -102,13 +110,12 @@ begin
       run_at, created_at, claimed_at, started_at, finished_at, duration
     )
     select
-      g.id, l.queue, l.priority, g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts, g.worker_id, g.lease,
-      g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
+      g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
+      g.worker_id, g.lease, g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
       g.started_at, now_at, now_at - g.started_at
-    from gone g
-    join holdfast.lane l on l.id = g.lane_id;
+    from gone g;
     get diagnostics amount = row_count;
-    perform holdfast.door(false);
+    door := holdfast.door(false);
 
     accepted := accepted + amount;
     exit when locked or accepted = cardinality(ids);
@@ -314,11 +321,12 @@ as $$
 #variable_conflict use_column
 declare
   buried bigint;
+  door text;
 begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
-  perform holdfast.door(true);
+  door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
   )
@@ -340,7 +348,7 @@ begin
       excluded.max_attempts, excluded.worker_id, excluded.lease, excluded.last_error,
       excluded.run_at, excluded.created_at, excluded.claimed_at, excluded.started_at, excluded.died_at, excluded.duration);
   get diagnostics buried = row_count;
-  perform holdfast.door(false);
+  door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
   return buried;
 end
@@ -356,11 +364,12 @@ as $$
 #variable_conflict use_column
 declare
   cancelled bigint;
+  door text;
 begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
-  perform holdfast.door(true);
+  door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
   )
@@ -375,7 +384,7 @@ begin
   join holdfast.lane l on l.id = g.lane_id
   left join holdfast.running x on x.job_id = g.id;
   get diagnostics cancelled = row_count;
-  perform holdfast.door(false);
+  door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
   return cancelled;
 end
