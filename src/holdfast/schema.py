@@ -272,8 +272,8 @@ _REVOKE = sql.SQL("""\
 revoke all on all routines in schema holdfast from public;
 """)
 
-# Read from the catalog: to_regclass() asks the session's memory of it, which within a transaction may be older
-# than what the installer before us committed.
+# Read from the catalog: to_regclass() asks the session's memory of it, which may be older than what the
+# installer before us committed a moment ago.
 _IS_THERE = """
 select exists (
   select
