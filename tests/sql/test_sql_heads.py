@@ -222,6 +222,15 @@ def test_whatever_stands_behind_a_head_is_found_and_reported(sql):
     assert sql.one("select action from holdfast.audit where target like 'lane %%'") == "repair"
 
 
+def test_a_late_job_that_was_locked_when_it_was_looked_for_is_found_by_upkeep(sql):
+    ids = sql.enqueue_many(3)
+    sql("select setval('holdfast.job_seq', 2000)")
+    sql("update holdfast.lane set head = 1000")  # past them: a look for late ones has stepped over them
+    assert sql.claim() == []
+    sql.value("upkeep")
+    assert [job.id for job in sql.claim()] == ids
+
+
 def test_upkeep_looks_behind_the_heads_too(sql):
     sql.enqueue()
     sql("update holdfast.lane set head = 1000, safe_head = 1000")

@@ -113,6 +113,26 @@ def test_a_session_can_keep_silent_for_two_phase_commit(sql, sleeper, listen, ho
     assert heard() == ["default"]
 
 
+@pytest.mark.parametrize("way", ["enqueue", "enqueue_many", "release"])
+def test_who_cannot_see_the_sleepers_wakes_them_all(sql, other, sleeper, listen, way):
+    """The snapshot of the one who enqueues is older than the sleep."""
+    held = other.enqueue()
+    job = other.claim_one()
+    other("begin isolation level repeatable read")
+    other("select 1")
+    sleeper(queues=["default"])
+    heard = listen("default")
+    match way:
+        case "enqueue":
+            other.enqueue()
+        case "enqueue_many":
+            other.enqueue_many(3)
+        case "release":
+            other.value("release", id=held, lease=job.lease)
+    other("commit")
+    assert heard() == ["default"]
+
+
 @pytest.mark.parametrize("cause", ["retry", "delay", "release", "recovery", "run_now", "resume"])
 def test_whatever_makes_a_job_available_wakes_a_sleeper(sql, sleeper, listen, clock, cause):
     job_id = sql.enqueue(queue="mail", delay="1 second" if cause in ("delay", "run_now") else None)
@@ -153,6 +173,7 @@ def test_a_channel_fits_however_long_the_queue_is_called(sql, sleeper, listen):
 
 def test_who_falls_asleep_is_told_whether_a_transaction_may_still_bring_jobs(sql, other):
     worker = sql.value("register")
+    assert sql.value("sleep", worker=worker) is True  # nobody sees it yet
     assert sql.value("sleep", worker=worker) is False
     with other.connection.transaction():
         other.enqueue()

@@ -1,5 +1,7 @@
 """The state machine: written down once, and kept by the database itself."""
 
+from uuid import uuid4
+
 import psycopg
 import pytest
 
@@ -156,3 +158,39 @@ def test_what_a_live_job_must_have_is_a_constraint(sql, job_in):
     ]:
         with pytest.raises(psycopg.errors.CheckViolation, match=sentence):
             sql(f"update holdfast.job set {change} where id = %s", job_id)
+
+
+@pytest.fixture
+def producer(sql, connect):
+    """A session of a role that may insert new jobs, and nothing else."""
+    role = f"holdfast_test_{uuid4().hex[:12]}"
+    sql(f"create role {role}")
+    sql(f"grant usage on schema holdfast to {role}")
+    sql(f"grant insert (id, lane_id, task, payload, max_attempts) on holdfast.job to {role}")
+    sql(f"grant usage on sequence holdfast.job_seq to {role}")
+    sql(f"grant execute on function holdfast.clock, holdfast.new_id to {role}")
+    session = connect()
+    session(f"set role {role}")
+    yield session
+    session("reset role")
+    sql(f"drop owned by {role}")
+    sql(f"drop role {role}")
+
+
+def test_nobody_else_opens_the_door(sql, producer):
+    lane = sql.value("lane", queue="default", priority=100, task="task")
+    returned = sql.value("lane", queue="default", priority=100, task="task", kind=1)
+    producer("set holdfast.door = 'open'")
+    insert = "insert into holdfast.job (lane_id, task, payload, max_attempts) values (%s, %s, %s, %s)"
+    for given in [
+        (lane, "task", "{}", 0),
+        (lane, "other", "{}", 3),
+        (returned, "task", "{}", 3),
+        (0, "task", "{}", 3),
+        (lane, "task", f'"{"x" * 300_000}"', 3),
+    ]:
+        with pytest.raises(psycopg.Error) as error:
+            producer(insert, *given)
+        assert error.value.sqlstate in {"23514", "HF004", "HF008"}, error.value
+    producer(insert, lane, "task", "{}", 3)
+    assert len(sql.claim()) == 1

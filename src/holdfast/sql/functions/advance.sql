@@ -315,6 +315,8 @@ begin
   perform holdfast.check_isolation('check_heads');
   -- Not while the heads move.
   perform pg_advisory_xact_lock(holdfast.duty_lock('advance'));
+  -- A late job that was locked when it was looked for.
+  perform holdfast.take_in_late(0);
   with behind as (
     select l.id, f.seq
     from holdfast.lane l

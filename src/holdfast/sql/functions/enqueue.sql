@@ -22,7 +22,7 @@ declare
   now_at timestamptz := holdfast.clock();
   due_at timestamptz;
   job_id uuid := coalesce(enqueue.id, holdfast.new_id());
-  place record;
+  sleepers record;
   door text;
 begin
   if enqueue.run_at is not null or enqueue.delay is not null then
@@ -40,44 +40,51 @@ begin
       return enqueue.id;
     end if;
   end if;
-  -- Everything there is to know in one query, and then the insert: each further
-  -- statement, the trigger on arrivals among them, costs tens of microseconds.
-  loop
-    select
-      l.id as lane_id,
-      -- As holdfast.max_attempts() says it, which costs twice as much from here.
-      coalesce(
-        enqueue.max_attempts,
-        (select p.max_attempts from holdfast.retry_policy p where p.task = l.task),
-        (select q.max_attempts from holdfast.queue q where q.name = l.queue),
-        (select q.max_attempts from holdfast.queue q where q.name = '*'),
-        3) as max_attempts,
-      s.of_queue, s.of_all
-    into place
-    from holdfast.lane l
-    cross join lateral (
-      select bool_or(s.queues is not null) as of_queue, bool_or(s.queues is null) as of_all
-      from holdfast.sleeper s
-      where (s.queues is null or l.queue = any(s.queues))
-        and (s.tasks is null or l.task = any(s.tasks))
-    ) s
-    where l.queue = enqueue.queue
-      and l.task = enqueue.task
-      and l.priority = enqueue.priority
-      and l.kind = 0
-    limit 1;
-    exit when found;
-    perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task); -- it is the first of its lane
-  end loop;
   if octet_length(enqueue.payload::text) > 1024 and octet_length(enqueue.payload::text) > holdfast.payload_limit(enqueue.queue) then
     perform holdfast.refuse_payload(job_id, enqueue.payload, holdfast.payload_limit(enqueue.queue));
   end if;
+  -- Everything there is to know, and the insert, in one statement: each further
+  -- one, the trigger on arrivals among them, costs tens of microseconds. It is one
+  -- for another reason too: it has the lock on `job` before it looks who sleeps, so
+  -- that whoever falls asleep meanwhile sees either the lock or the notification.
   door := holdfast.door(true);
-  insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
-  values (job_id, place.lane_id, enqueue.task, enqueue.payload, enqueue.headers, place.max_attempts, due_at, now_at);
+  loop
+    with place as materialized (
+      select
+        l.id,
+        -- As holdfast.max_attempts() says it, which costs twice as much from here.
+        coalesce(
+          enqueue.max_attempts,
+          (select p.max_attempts from holdfast.retry_policy p where p.task = l.task),
+          (select q.max_attempts from holdfast.queue q where q.name = l.queue),
+          (select q.max_attempts from holdfast.queue q where q.name = '*'),
+          3) as max_attempts,
+        s.of_queue, s.of_all
+      from holdfast.lane l
+      cross join lateral (
+        select bool_or(s.queues is not null) as of_queue, bool_or(s.queues is null) as of_all
+        from holdfast.sleeper s
+        where (s.queues is null or l.queue = any(s.queues))
+          and (s.tasks is null or l.task = any(s.tasks))
+      ) s
+      where l.queue = enqueue.queue
+        and l.task = enqueue.task
+        and l.priority = enqueue.priority
+        and l.kind = 0
+      limit 1
+    ),
+    put as (
+      insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+      select job_id, p.id, enqueue.task, enqueue.payload, enqueue.headers, p.max_attempts, due_at, now_at
+      from place p
+    )
+    select p.of_queue, p.of_all into sleepers from place p;
+    exit when found;
+    perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task); -- it is the first of its lane
+  end loop;
   door := holdfast.door(false);
-  if place.of_queue or place.of_all then
-    perform holdfast.wake(enqueue.queue, place.of_queue, place.of_all);
+  if sleepers.of_queue or sleepers.of_all or not holdfast.sees_sleepers() then
+    perform holdfast.wake(enqueue.queue, sleepers.of_queue, sleepers.of_all);
   end if;
   return job_id;
 end

@@ -57,7 +57,14 @@ begin
   -- the order of ids, and read once the locks are held.
   loop
     if locked then
-      perform from holdfast.job j where j.id = any(ids) order by j.id for update;
+      -- Not those that others hold by now: their report would make this one wait.
+      perform
+      from unnest(ids, leases) r (id, lease)
+      join holdfast.job j on j.id = r.id
+      where j.lease = r.lease
+        or j.lease is null
+      order by j.id
+      for update of j;
     end if;
     select array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes into found
     from (

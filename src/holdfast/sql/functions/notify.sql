@@ -28,6 +28,16 @@ where w.asleep
   and w.heartbeat_at + w.lease_time > holdfast.clock();
 comment on view holdfast.sleeper is 'Live workers that sleep until they are notified.';
 
+-- Whether this transaction sees who sleeps now: an older snapshot shows who slept
+-- when it began, and then everybody is woken.
+create or replace function holdfast.sees_sleepers()
+returns boolean
+language sql stable
+as $$
+  select current_setting('transaction_isolation') = 'read committed'
+$$;
+comment on function holdfast.sees_sleepers() is 'Whether this transaction sees who sleeps now.';
+
 -- Wake the sleepers for jobs of a task: those of its queue, those of every
 -- queue, or both. `set holdfast.notify = off` keeps a session silent, for
 -- two-phase transactions: PREPARE refuses after NOTIFY.
@@ -37,10 +47,10 @@ language plpgsql volatile
 as $$
 begin
   if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5 then
-    if of_queue then
+    if of_queue or not holdfast.sees_sleepers() then
       perform pg_notify(holdfast.channel(wake.queue), wake.queue);
     end if;
-    if of_all then
+    if of_all or not holdfast.sees_sleepers() then
       perform pg_notify(holdfast.channel('*'), wake.queue);
     end if;
   end if;
@@ -57,10 +67,11 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.wake(l.queue, bool_or(s.queues is not null), bool_or(s.queues is null))
   from holdfast.lane l
-  join holdfast.sleeper s
+  left join holdfast.sleeper s
     on (s.queues is null or l.queue = any(s.queues))
     and (s.tasks is null or l.task = any(s.tasks))
   where l.id = any(lanes)
+    and (s.id is not null or not holdfast.sees_sleepers())
   group by l.queue
 $$;
 comment on function holdfast.wake_lanes(integer[]) is 'Notify the live sleepers that serve these lanes.';

@@ -126,7 +126,9 @@ comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refuse
 
 -- A worker that found nothing says so, looks once more, and then waits for a
 -- notification. The answer tells whether a transaction that may hold new jobs
--- is open at this moment: its commit may bring no notification, so poll soon.
+-- is open at this moment: its commit may bring no notification, so poll soon. It
+-- is true as well for whoever has just fallen asleep, since nobody sees that before
+-- it is committed: ask again, then look.
 create or replace function holdfast.sleep(worker uuid, asleep boolean default true)
 returns boolean
 language plpgsql volatile security definer
@@ -139,14 +141,14 @@ begin
   set asleep = sleep.asleep
   where w.id = sleep.worker
     and w.asleep <> sleep.asleep;
-  return sleep.asleep and exists (
+  return sleep.asleep and (found or exists (
     select
     from pg_locks k
     where k.relation = 'holdfast.job'::regclass
       and k.database = (select d.oid from pg_database d where d.datname = current_database())
       and k.mode = 'RowExclusiveLock'
       and k.pid is distinct from pg_backend_pid()
-  );
+  ));
 end
 $$;
 comment on function holdfast.sleep(uuid, boolean) is
