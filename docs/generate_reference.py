@@ -38,10 +38,12 @@ how durations and times are written.
 
 GROUPS = {
     "Producing": "enqueue enqueue_many lane places",
-    "Consuming": "register claim claimed heartbeat sleep leave disown channel",
+    "Consuming": "register claim claimed heartbeat sleep leave disown not_held cancels channel",
     "Reporting": "complete fail snooze release finish start progress progress_many",
     "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",
-    "Operating": "cancel run_now pause resume set_retry_policy retry_delay",
+    "Operating": "cancel cancel_many cancel_matching run_now pause resume",
+    "Retry policies": "set_retry_policy reset_retry_policy list_retry_policies retry_delay",
+    "Dead letters": "list_dead replay replay_many purge purge_many give_up",
     "Duties": "tick promote recover advance upkeep check_heads",
     "Small things": "clock new_id",
 }

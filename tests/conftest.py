@@ -24,7 +24,12 @@ def until() -> Callable[..., Any]:
 def ask(holdfast_dsn: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
     """`ask("select …")`: rows from the test's database, through a connection of its own."""
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
-        yield lambda question, *values: connection.execute(question, values).fetchall()
+
+        def ask(question: str, *values: Any) -> list[tuple[Any, ...]]:
+            cursor = connection.execute(question, values)
+            return [] if cursor.description is None else cursor.fetchall()
+
+        yield ask
 
 
 @pytest.fixture

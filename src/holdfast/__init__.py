@@ -10,6 +10,7 @@ from holdfast.errors import (
     DatabaseUnavailable,
     HoldfastError,
     IdConflict,
+    IllegalTransition,
     JobNotFound,
     LeaseLost,
     NotHeld,
@@ -19,7 +20,7 @@ from holdfast.errors import (
     WorkerLost,
 )
 from holdfast.events import subscribe
-from holdfast.job import Cancel, Done, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
+from holdfast.job import Cancel, Done, GiveUp, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
 from holdfast.retry import RetryPolicy
 from holdfast.secret import Secret
 from holdfast.task import Task
@@ -35,9 +36,11 @@ __all__ = [
     "Context",
     "DatabaseUnavailable",
     "Done",
+    "GiveUp",
     "Holdfast",
     "HoldfastError",
     "IdConflict",
+    "IllegalTransition",
     "Job",
     "JobNotFound",
     "JobSnapshot",

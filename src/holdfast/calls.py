@@ -211,6 +211,14 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     seconds: float | None = None
 
 
+_complete = _function("complete", "id uuid, lease uuid, result jsonb")
+
+
+def complete(job_id: str, lease: str, result: str | None) -> Call[None]:
+    """Raises where `finish` answers with a refusal: for a transaction that must not commit then."""
+    return _complete(_nothing, job_id, lease, result)
+
+
 class Refusal(NamedTuple):
     """A report that changed nothing, and why."""
 
@@ -263,7 +271,12 @@ def _read_refusals(rows: Rows) -> list[Refusal]:
     return [Refusal._make(row) for row in rows]
 
 
-_start = _function("start", "ids uuid[], leases uuid[], seconds double precision[]", "start::text")
+_start = _function(
+    "start",
+    "ids uuid[], leases uuid[], seconds double precision[], timeouts interval[], once boolean[]",
+    "start::text",
+)
+_not_held = _function("not_held", "ids uuid[], leases uuid[]", "not_held::text")
 _progress_many = _function(
     "progress_many",
     "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[]",
@@ -273,7 +286,19 @@ _progress_many = _function(
 
 def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
     """Write down that these run; answers with those that are no longer held."""
-    return _start.plain(_column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds))
+    return _start.plain(_column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None)
+
+
+def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool) -> Call[list[str]]:
+    """The same before it runs, with its deadline, and whether it may never run again."""
+    deadline = None if timeout is None else arrays.texts([_interval(timeout)])
+    mark = arrays.words([str(once)])
+    return _start.plain(_column, arrays.words([job_id]), arrays.words([lease]), None, deadline, mark)
+
+
+def not_held(ids: list[str], leases: list[str]) -> Call[list[str]]:
+    """Answers with those that are no longer held."""
+    return _not_held.plain(_column, arrays.words(ids), arrays.words(leases))
 
 
 class Progress(NamedTuple):
@@ -308,6 +333,7 @@ _sleep = _function("sleep", "worker uuid, asleep boolean")
 _leave = _function("leave", "worker uuid")
 _disown = _function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
 _channel = _function("channel", "queue text")
+_cancels = _function("cancels", "worker uuid", "id::text, lease::text")
 
 
 def register(
@@ -340,6 +366,11 @@ def leave(worker: str) -> Call[int]:
 
 def disown(worker: str, held: list[str], in_flight: list[str], before: datetime) -> Call[int]:
     return _disown.plain(_one, worker, arrays.words(held), arrays.words(in_flight), before)
+
+
+def cancels(worker: str) -> Call[list[tuple[str, str]]]:
+    """Answers with the id and the lease of each job that this worker holds and somebody called off."""
+    return _cancels.plain(lambda rows: [(row[0], row[1]) for row in rows], worker)
 
 
 def channel(queue: str) -> Call[str]:
@@ -380,6 +411,9 @@ def tick() -> Call[list[tuple[str, str | None]]]:
 # Operating.
 
 _cancel = _function("cancel", "id uuid")
+_cancel_many = _function("cancel_many", "ids uuid[]")
+_cancel_matching = _function("cancel_matching", "queue text, task text, state text, amount integer")
+_give_up = _function("give_up", "id uuid, reason text")
 _run_now = _function("run_now", "id uuid")
 _pause = _function("pause", "queue text")
 _resume = _function("resume", "queue text")
@@ -389,6 +423,28 @@ _retry_delay = _function("retry_delay", "task text, attempt integer, queue text"
 def cancel(job_id: UUID) -> Call[str]:
     """Answers `cancelled`, `requested`, or the end state that the job had already."""
     return _cancel(_one, job_id)
+
+
+def cancel_many(ids: Sequence[UUID]) -> Call[dict[UUID, str | None]]:
+    """Answers for each id as `cancel` does, or with `None` for one that no job has."""
+    return _cancel_many(lambda rows: {row[0]: row[1] for row in rows}, list(ids))
+
+
+class Cancelled(NamedTuple):
+    """How many jobs were called off at once, and for how many their worker was asked to."""
+
+    cancelled: int
+    requested: int
+
+
+def cancel_matching(
+    *, queue: str | None, task: str | None, state: str | None, amount: int
+) -> Call[Cancelled]:
+    return _cancel_matching(lambda rows: Cancelled._make(rows[0]), queue, task, state, amount)
+
+
+def give_up(job_id: UUID, reason: str | None) -> Call[str]:
+    return _give_up(_one, job_id, reason)
 
 
 def run_now(job_id: UUID) -> Call[str]:
@@ -426,6 +482,67 @@ def set_retry_policy(
     )
 
 
+_reset_retry_policy = _function("reset_retry_policy", "task text")
+_list_retry_policies = _function("list_retry_policies")
+
+
+def reset_retry_policy(task: str) -> Call[bool]:
+    """Answers whether there was one."""
+    return _reset_retry_policy(_one, task)
+
+
+class PolicyRow(NamedTuple):
+    """How a task is retried; what is `None` is left to its queue and the default."""
+
+    task: str
+    max_attempts: int | None
+    base: timedelta | None
+    factor: float | None
+    cap: timedelta | None
+    jitter: float | None
+    declared: bool
+
+
+def list_retry_policies() -> Call[list[PolicyRow]]:
+    return _list_retry_policies(lambda rows: [PolicyRow._make(row) for row in rows])
+
+
+# Dead letters.
+
+_replay = _function("replay", "id uuid")
+_purge = _function("purge", "id uuid")
+_DEAD = "queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer"
+_replay_many = _function("replay_many", _DEAD)
+_purge_many = _function("purge_many", _DEAD)
+
+
+class Dead(NamedTuple):
+    """Which dead letters are meant; what is `None` matches all. `error` is a part of the last error."""
+
+    queue: str | None = None
+    task: str | None = None
+    error: str | None = None
+    died_after: datetime | None = None
+    died_before: datetime | None = None
+    amount: int | None = None
+
+
+def replay(job_id: UUID) -> Call[str]:
+    return _replay(_one, job_id)
+
+
+def purge(job_id: UUID) -> Call[None]:
+    return _purge(_nothing, job_id)
+
+
+def replay_many(dead: Dead) -> Call[int]:
+    return _replay_many(_one, *dead)
+
+
+def purge_many(dead: Dead) -> Call[int]:
+    return _purge_many(_one, *dead)
+
+
 # Looking.
 
 _SNAPSHOT = (
@@ -438,6 +555,7 @@ _JSON_FIELDS = frozenset({"payload", "result", "headers"})
 
 _job = _function("job", "id uuid", _SNAPSHOT)
 _list_jobs = _function("list_jobs", "queue text, task text, state text, amount integer", _SNAPSHOT)
+_list_dead = _function("list_dead", _DEAD, _SNAPSHOT)
 _job_errors = _function("job_errors", "id uuid")
 _stats = _function("stats")
 _list_queues = _function("list_queues")
@@ -461,6 +579,10 @@ def list_jobs(
     *, queue: str | None = None, task: str | None = None, state: str | None = None, amount: int = 50
 ) -> Call[list[JobSnapshot]]:
     return _list_jobs(lambda rows: [_read_snapshot(row) for row in rows], queue, task, state, amount)
+
+
+def list_dead(dead: Dead) -> Call[list[JobSnapshot]]:
+    return _list_dead(lambda rows: [_read_snapshot(row) for row in rows], *dead)
 
 
 class AttemptError(NamedTuple):

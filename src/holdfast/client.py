@@ -15,26 +15,40 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, overload
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
 from holdfast import calls, embedded, limits, schema
-from holdfast.calls import AttemptError, Call, QueueRow, Stat, WorkerRow
+from holdfast.calls import AttemptError, Call, Cancelled, Dead, PolicyRow, QueueRow, Stat, WorkerRow
 from holdfast.database import Database, aload_on, arun_on, load_on, run_on
 from holdfast.errors import JobNotFound, UnknownOption, suggest
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob
 from holdfast.options import CallKeywords, TaskKeywords
+from holdfast.retry import RetryPolicy
 from holdfast.secret import mask_dsn
 from holdfast.task import JobHandle, Registry, Task, named_job
 
 if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
 
+CANCEL_BATCH = 10_000
+
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class DeadKeywords(TypedDict, total=False):
+    """Which dead letters are meant; `error` is a part of the last error, in any case of letters."""
+
+    queue: str | None
+    task: str | None
+    error: str | None
+    after: datetime | None
+    before: datetime | None
 
 
 class Job(JobHandle[R], Generic[R]):
@@ -73,6 +87,27 @@ class Job(JobHandle[R], Generic[R]):
 
     async def arun_now(self) -> JobState:
         return JobState(await self._holdfast.arun(calls.run_now(self.id)))
+
+    def give_up(self, reason: str | None = None) -> JobState:
+        """Send it to the dead letters while it waits; raises `IllegalTransition` if it does not wait."""
+        return JobState(self._holdfast.run(calls.give_up(self.id, reason)))
+
+    async def agive_up(self, reason: str | None = None) -> JobState:
+        return JobState(await self._holdfast.arun(calls.give_up(self.id, reason)))
+
+    def replay(self) -> JobState:
+        """Put it back on its queue, once it is dead: the same job, with attempts from 0."""
+        return JobState(self._holdfast.run(calls.replay(self.id)))
+
+    async def areplay(self) -> JobState:
+        return JobState(await self._holdfast.arun(calls.replay(self.id)))
+
+    def purge(self) -> None:
+        """Remove it for good, once it is dead, with its errors."""
+        self._holdfast.run(calls.purge(self.id))
+
+    async def apurge(self) -> None:
+        await self._holdfast.arun(calls.purge(self.id))
 
     def errors(self) -> list[AttemptError]:
         """What went wrong, attempt by attempt."""
@@ -164,12 +199,12 @@ class Holdfast:
 
         def declare(function: Callable[P, R]) -> Task[P, R]:
             task: Task[P, R] = Task(function, name=name, enqueuer=self, **options)
-            if task.settings.timeout is not None and not task.is_async:
+            if task.settings.timeout is not None and not task.is_async and task.settings.isolation is None:
                 raise limits.refused(
                     "timeout",
                     task.settings.timeout,
                     f"task {task.name} is a plain function, and a thread cannot be stopped",
-                    hint="Make it async, or give the timeout to what it calls.",
+                    hint='Make it async, or say isolation="process".',
                 )
             self.tasks.register(task)
             return task
@@ -267,6 +302,90 @@ class Holdfast:
     async def aresume(self, queue: str) -> None:
         await self.arun(calls.resume(queue))
 
+    # Calling off.
+
+    def cancel(self, ids: Iterable[UUID | str]) -> dict[UUID, str | None]:
+        """Call many jobs off; for each what `job.cancel()` says, or `None` if there is no such job."""
+        return self.run(calls.cancel_many(_identities(ids)))
+
+    async def acancel(self, ids: Iterable[UUID | str]) -> dict[UUID, str | None]:
+        return await self.arun(calls.cancel_many(_identities(ids)))
+
+    def cancel_matching(
+        self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
+    ) -> Cancelled:
+        """Call off all live jobs of a queue, a task or both, in batches; how many."""
+        cancelled = requested = 0
+        while True:
+            some = self.run(_cancel_some(queue, task, state))
+            cancelled, requested = cancelled + some.cancelled, requested + some.requested
+            if sum(some) < CANCEL_BATCH:
+                return Cancelled(cancelled, requested)
+
+    async def acancel_matching(
+        self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
+    ) -> Cancelled:
+        cancelled = requested = 0
+        while True:
+            some = await self.arun(_cancel_some(queue, task, state))
+            cancelled, requested = cancelled + some.cancelled, requested + some.requested
+            if sum(some) < CANCEL_BATCH:
+                return Cancelled(cancelled, requested)
+
+    # Dead letters.
+
+    def dead(self, *, amount: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
+        """Dead jobs, the latest first: by `queue`, `task`, part of the `error`, died `after` or `before`."""
+        return self.run(calls.list_dead(_dead(which, amount=amount)))
+
+    async def adead(self, *, amount: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
+        return await self.arun(calls.list_dead(_dead(which, amount=amount)))
+
+    def replay(
+        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+    ) -> int:
+        """Put the dead jobs that match back on their queues, oldest first; how many."""
+        return self.run(calls.replay_many(_dead(which, amount=amount, everything=everything)))
+
+    async def areplay(
+        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+    ) -> int:
+        return await self.arun(calls.replay_many(_dead(which, amount=amount, everything=everything)))
+
+    def purge(
+        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+    ) -> int:
+        """Remove the dead jobs that match for good, oldest first; how many."""
+        return self.run(calls.purge_many(_dead(which, amount=amount, everything=everything)))
+
+    async def apurge(
+        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+    ) -> int:
+        return await self.arun(calls.purge_many(_dead(which, amount=amount, everything=everything)))
+
+    # Retry policies.
+
+    def retry_policies(self) -> list[PolicyRow]:
+        """What is set for tasks; a task that is missing follows its queue and the default."""
+        return self.run(calls.list_retry_policies())
+
+    async def aretry_policies(self) -> list[PolicyRow]:
+        return await self.arun(calls.list_retry_policies())
+
+    def set_retry_policy(self, task: str, policy: RetryPolicy) -> None:
+        """Say how a task is retried from now on; this wins over what its code declares."""
+        self.run(calls.set_retry_policy(limits.name("task", task), policy))
+
+    async def aset_retry_policy(self, task: str, policy: RetryPolicy) -> None:
+        await self.arun(calls.set_retry_policy(limits.name("task", task), policy))
+
+    def reset_retry_policy(self, task: str) -> bool:
+        """Forget what was set; whether anything was."""
+        return self.run(calls.reset_retry_policy(limits.name("task", task)))
+
+    async def areset_retry_policy(self, task: str) -> bool:
+        return await self.arun(calls.reset_retry_policy(limits.name("task", task)))
+
     # Running.
 
     def worker(self, **options: Any) -> "Worker":
@@ -321,6 +440,33 @@ def _jobs(
 ) -> Call[list[JobSnapshot]]:
     limits.integer("amount", amount, range(1, 100_001))
     return calls.list_jobs(queue=queue, task=task, state=_state(state), amount=amount)
+
+
+def _identities(ids: Iterable[UUID | str]) -> list[UUID]:
+    return [limits.identity("ids", job_id) for job_id in ids]
+
+
+def _cancel_some(queue: str | None, task: str | None, state: JobState | str | None) -> Call[Cancelled]:
+    return calls.cancel_matching(queue=queue, task=task, state=_state(state), amount=CANCEL_BATCH)
+
+
+def _dead(which: DeadKeywords, *, amount: int | None, everything: bool = True) -> Dead:
+    for option in which:
+        if option not in DeadKeywords.__annotations__:
+            raise UnknownOption.among(option, DeadKeywords.__annotations__, owner="dead letters")
+    if not which and not everything:
+        raise limits.refused(
+            "everything", everything, "no filter is given", hint="Say everything=True for all dead jobs."
+        )
+    after, before = which.get("after"), which.get("before")
+    return Dead(
+        queue=which.get("queue"),
+        task=which.get("task"),
+        error=which.get("error"),
+        died_after=None if after is None else limits.moment("after", after),
+        died_before=None if before is None else limits.moment("before", before),
+        amount=None if amount is None else limits.integer("amount", amount, range(1, 2**31)),
+    )
 
 
 def _state(state: JobState | str | None) -> JobState | None:

@@ -2,7 +2,7 @@
 
 NewJob ──enqueue──► JobState: scheduled ─► pending ─► claimed ─► running ─► completed │ dead │ cancelled
                                   ▲                                 │
-                                  └── Retry, Snooze, Failed ◄── Outcome ──► Done, Cancel
+                                  └── Retry, Snooze, Failed ◄── Outcome ──► Done, Cancel, GiveUp
 """
 
 from dataclasses import dataclass, field
@@ -110,7 +110,7 @@ class JobSnapshot:
     duration: timedelta | None = None
 
 
-# How an attempt ends. A handler returns one of the first four, or any other value, which is its result.
+# How an attempt ends. A handler returns one of the first five, or any other value, which is its result.
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +152,25 @@ class Cancel:
     reason: str | None = None
 
 
+# Why a job ends that was called off while it ran.
+CALLED_OFF = "called off while it ran"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """It failed, and to try again would not help: the job is dead at once, whatever attempts are left."""
+
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. The retry policy decides whether and when it is tried again."""
+    """The handler raised. The retry policy decides when it is tried again, unless `final`."""
 
     error: str
     type: str | None = None
     traceback: str | None = field(default=None, repr=False)
+    final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +187,7 @@ class Interrupted:
     reason: str | None = None
 
 
-Outcome: TypeAlias = Done | Retry | Snooze | Cancel | Failed | Released | Interrupted
+Outcome: TypeAlias = Done | Retry | Snooze | Cancel | GiveUp | Failed | Released | Interrupted
 
 
 class Stop(Exception):  # noqa: N818 - raised to end an attempt on purpose, which is no error
@@ -185,6 +197,6 @@ class Stop(Exception):  # noqa: N818 - raised to end an attempt on purpose, whic
     beware of a bare `except Exception` in between.
     """
 
-    def __init__(self, outcome: Done | Retry | Snooze | Cancel) -> None:
+    def __init__(self, outcome: Done | Retry | Snooze | Cancel | GiveUp) -> None:
         super().__init__(outcome)
         self.outcome = outcome

@@ -44,6 +44,12 @@ def number(field: str, value: object, lowest: float, highest: float) -> float:
     raise refused(field, value, f"must be a number from {lowest:g} to {highest:g}")
 
 
+def truth(field: str, value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise refused(field, value, "must be True or False")
+
+
 def priority(value: object) -> int:
     return integer("priority", value, PRIORITIES)
 

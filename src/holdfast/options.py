@@ -5,10 +5,10 @@ are checked here: an unknown one is refused with the nearest known one, a value 
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypedDict
+from typing import Any, Literal, Self, TypeAlias, TypedDict
 from uuid import UUID
 
 from holdfast import limits
@@ -16,6 +16,8 @@ from holdfast.encoding import Unstorable, to_json
 from holdfast.errors import BadPayload, UnknownOption
 from holdfast.job import NewJob, Priority
 from holdfast.retry import RetryPolicy
+
+Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
 
 class TaskKeywords(TypedDict, total=False):
@@ -26,6 +28,11 @@ class TaskKeywords(TypedDict, total=False):
     max_attempts: int | None
     timeout: timedelta | float | None
     retry: RetryPolicy | None
+    retry_on: "Errors | None"
+    give_up_on: "Errors | None"
+    at_most_once: bool
+    isolation: Literal["process"] | None
+    memory_limit: int | None
     delay: timedelta | float | None
 
 
@@ -51,12 +58,35 @@ class TaskOptions:
     max_attempts: int | None = None
     timeout: timedelta | None = None
     retry: RetryPolicy | None = None
+    retry_on: tuple[type[BaseException], ...] = ()
+    give_up_on: tuple[type[BaseException], ...] = ()
+    at_most_once: bool = False
+    isolation: Literal["process"] | None = None
+    memory_limit: int | None = None
     delay: timedelta | None = None
 
     @classmethod
     def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
         """The options that these keywords say; `owner` is named in errors."""
-        return cls(**_checked(owner, keywords, _TASK_RULES, also=("name",)))
+        options = cls(**_checked(owner, keywords, _TASK_RULES, also=("name",)))
+        if options.memory_limit is not None and options.isolation is None:
+            raise limits.refused(
+                "memory_limit", options.memory_limit, "needs a process", hint='Add isolation="process".'
+            )
+        if not options.at_most_once:
+            return options
+        for name in ("max_attempts", "retry", "retry_on"):
+            if keywords.get(name):
+                raise limits.refused(
+                    name, keywords[name], f"{owner} runs at most once", hint="Leave one of the two out."
+                )
+        return replace(options, max_attempts=1)
+
+    def gives_up_on(self, error: BaseException) -> bool:
+        """Whether there is no point in trying again after this; `give_up_on` has the last word."""
+        if isinstance(error, self.give_up_on):
+            return True
+        return bool(self.retry_on) and not isinstance(error, self.retry_on)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +148,21 @@ def _policy(value: object) -> RetryPolicy:
     raise limits.refused("retry", value, "must be a RetryPolicy")
 
 
+def _errors(field: str, value: object) -> tuple[type[BaseException], ...]:
+    kinds = value if isinstance(value, tuple) else (value,)
+    if kinds and all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+        return kinds
+    raise limits.refused(field, value, "must be an exception class or a tuple of them")
+
+
+def _isolation(value: object) -> str:
+    if value == "process":
+        return "process"
+    raise limits.refused(
+        "isolation", value, 'must be "process"', hint="Leave it out for a thread or the loop."
+    )
+
+
 def _headers(value: object) -> str:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise limits.refused("headers", value, "must be a mapping with text as keys")
@@ -129,6 +174,8 @@ def _headers(value: object) -> str:
 
 
 _Rule = Callable[[object], Any]
+# A bare interpreter with Holdfast has some 40 MiB.
+_MEMORY = range(64 * 2**20, 2**50)
 
 _SHARED_RULES: dict[str, _Rule] = {
     "queue": partial(limits.name, "queue"),
@@ -140,6 +187,11 @@ _TASK_RULES: dict[str, _Rule] = {
     **_SHARED_RULES,
     "timeout": partial(limits.duration, "timeout", above_zero=True),
     "retry": _policy,
+    "retry_on": partial(_errors, "retry_on"),
+    "give_up_on": partial(_errors, "give_up_on"),
+    "at_most_once": partial(limits.truth, "at_most_once"),
+    "isolation": _isolation,
+    "memory_limit": lambda value: limits.integer("memory_limit", value, _MEMORY),
 }
 _CALL_RULES: dict[str, _Rule] = {
     **_SHARED_RULES,

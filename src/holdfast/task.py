@@ -69,6 +69,24 @@ class JobHandle(Generic[Result_co]):
     async def arun_now(self) -> JobState:
         raise NotImplementedError
 
+    def give_up(self, reason: str | None = None) -> JobState:
+        raise NotImplementedError
+
+    async def agive_up(self, reason: str | None = None) -> JobState:
+        raise NotImplementedError
+
+    def replay(self) -> JobState:
+        raise NotImplementedError
+
+    async def areplay(self) -> JobState:
+        raise NotImplementedError
+
+    def purge(self) -> None:
+        raise NotImplementedError
+
+    async def apurge(self) -> None:
+        raise NotImplementedError
+
     def errors(self) -> list[AttemptError]:
         raise NotImplementedError
 
@@ -110,6 +128,9 @@ class Task(Generic[P, R]):
         self.name = limits.name("task", name) if name is not None else _derived_name(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.settings = TaskOptions.of(f"task {self.name}", options)
+        # Asked for each job, so it is found out once: whether its start is written down, and where it runs.
+        self.recorded = self.settings.timeout is not None or self.settings.at_most_once
+        self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
         self.arguments = Arguments(self.name, function)
         self._enqueuer = enqueuer

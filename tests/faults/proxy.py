@@ -119,7 +119,11 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.socket(socket.AF_UNIX)
-                server.connect(f"{self._to['host']}/.s.PGSQL.{self._to['port']}")
+                try:
+                    server.connect(f"{self._to['host']}/.s.PGSQL.{self._to['port']}")
+                except OSError:  # the server is away
+                    client.close()
+                    continue
                 line = Line(self, client, server)
                 line.silent = self._mute
                 self._lines.append(line)

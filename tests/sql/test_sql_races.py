@@ -261,7 +261,9 @@ def test_a_heartbeat_waits_for_a_recovery_under_way_and_is_refused(sql, other, b
 def test_a_report_does_not_wait_for_a_job_that_another_holds_by_now(sql, connect):
     sql.enqueue_many(2)
     stale, own = sql.claim()
-    sql("update holdfast.job set lease = gen_random_uuid() where id = %s", stale.id)  # it was lost, and claimed anew
+    sql(
+        "update holdfast.job set lease = gen_random_uuid() where id = %s", stale.id
+    )  # it was lost, and claimed anew
     holder = connect()
     holder("begin")
     holder("select from holdfast.job where id = %s for update", stale.id)

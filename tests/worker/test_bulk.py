@@ -274,7 +274,7 @@ def test_nothing_is_prepared_behind_a_pooler(holdfast_dsn, ask, copied):
         for _ in range(10):
             hf.enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
             hf.enqueue("t")
-        with hf.database._leased() as connection:
+        with hf.database.lent() as connection:
             assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
     assert copied == [AMOUNT] * 10
     assert ask("select count(*) from holdfast.job") == [(10 * AMOUNT + 10,)]

@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli import values
-from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_table
+from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Job
 from holdfast.errors import HoldfastError
@@ -64,25 +64,43 @@ def enqueue(
         click.echo(job.id)
 
 
-_ids = click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
-
-
 @click.command()
-@_ids
+@click.argument("ids", metavar="[ID]...", type=click.UUID, nargs=-1)
 @common_options
+@click.option("--queue", help="All live jobs of this queue.")
+@click.option("--task", help="All live jobs of this task.")
+@click.option(
+    "--state",
+    type=click.Choice(["scheduled", "pending", "claimed"]),
+    help="With --queue or --task: only those in this state.",
+)
 @pass_settings
-def cancel(settings: Settings, ids: tuple[UUID, ...]) -> None:
-    """Call jobs off.
+def cancel(
+    settings: Settings, ids: tuple[UUID, ...], *, queue: str | None, task: str | None, state: str | None
+) -> None:
+    """Call jobs off: by ID, or all of a queue or a task.
 
     A job that nobody has claimed is cancelled at once. For one that a worker holds the cancel is
-    `requested`: it is cancelled unless it completes first. The exit code is 1 if a job had already ended
-    in another way, or does not exist.
+    `requested`: its handler is told, and it is cancelled unless it completes first. The exit code is 1 if a
+    job had already ended in another way, or does not exist.
     """
-    _each(settings, ids, Job.cancel, good={"cancelled", "requested"})
+    if bool(ids) == bool(queue or task) or (state and ids):
+        raise click.UsageError("Name jobs by ID, or all of them by --queue, --task or both.")
+    if ids:
+        each(settings, ids, Job.cancel, good={"cancelled", "requested"})
+        return
+    with settings.connect() as hf:
+        done = hf.cancel_matching(queue=queue, task=task, state=state)
+    if settings.as_json:
+        show_json(done)
+    else:
+        click.echo(
+            f"Cancelled {plural(done.cancelled, 'job')}; requested for {done.requested} that workers hold."
+        )
 
 
 @click.command()
-@_ids
+@click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
 @common_options
 @pass_settings
 def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
@@ -91,10 +109,10 @@ def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
     Prints the state that each one has then. The exit code is 1 if a job has already ended, or does not
     exist.
     """
-    _each(settings, ids, Job.run_now, good={"pending", "claimed", "running"})
+    each(settings, ids, Job.run_now, good={"pending", "claimed", "running"})
 
 
-def _each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:
+def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:
     """Do it to each job, whatever becomes of the others."""
     outcomes: list[tuple[UUID, str, str | None]] = []
     with settings.connect() as hf:

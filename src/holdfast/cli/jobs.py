@@ -45,11 +45,16 @@ def jobs(settings: Settings, *, queue: str | None, task: str | None, state: str 
     """
     with settings.connect() as hf:
         found = [masked(job) for job in hf.jobs(queue=queue, task=task, state=state, amount=limit)]
+    show_jobs(settings, found, limit=limit, empty="No jobs.")
+
+
+def show_jobs(settings: Settings, found: list[JobSnapshot], *, limit: int, empty: str) -> None:
+    """Print a list of jobs, of which there may be more."""
     if settings.as_json:
         show_json(found)
         return
     more = f"The {limit} that changed last; --limit shows more." if len(found) == limit else ""
-    show_table(_COLUMNS, found, empty="No jobs.", note=more)
+    show_table(_COLUMNS, found, empty=empty, note=more)
 
 
 @click.command()

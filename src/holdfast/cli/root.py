@@ -18,6 +18,7 @@ COMMANDS = {
     "Begin": {"migrate": "install", "demo": "install", "dsn": "install", "psql": "install"},
     "Work": {"worker": "run", "workers": "workers", "recover": "workers", "tick": "workers"},
     "Jobs": {"enqueue": "enqueue", "jobs": "jobs", "job": "jobs", "cancel": "enqueue", "run-now": "enqueue"},
+    "Failures": {"dead": "dead", "replay": "dead", "purge": "dead", "give-up": "dead", "policy": "policies"},
     "Queues": {"queue": "queues", "stats": "queues"},
 }
 _TOPICS = {name: topic for section in COMMANDS.values() for name, topic in section.items()}

@@ -3,7 +3,7 @@
 import json as parser
 import re
 import sys
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from click import BadParameter
@@ -44,6 +44,14 @@ def time(text: str) -> datetime:
     if moment.utcoffset() is None:
         raise BadParameter(f"{text!r} has no time zone. Add Z for UTC, or an offset such as +01:00.")
     return moment
+
+
+def past(text: str) -> datetime:
+    """A time in ISO 8601 with its zone, or how long ago: `2h`, `3d`."""
+    ago = _seconds(text.strip().lower())
+    if ago is None:
+        return time(text)
+    return datetime.now(UTC) - duration(text)
 
 
 def priority(text: str) -> int:

@@ -8,9 +8,21 @@
 Errors of PostgreSQL become ours in one place, `translation`.
 """
 
+from psycopg import AsyncConnection, Connection
+
 from holdfast.database.bulk import aload_on, load_on
 from holdfast.database.carriers import arun_on, run_on
 from holdfast.database.pools import Database
 from holdfast.database.session import Listener, Session
 
-__all__ = ["Database", "Listener", "Session", "aload_on", "arun_on", "load_on", "run_on"]
+__all__ = [
+    "AsyncConnection",
+    "Connection",
+    "Database",
+    "Listener",
+    "Session",
+    "aload_on",
+    "arun_on",
+    "load_on",
+    "run_on",
+]

@@ -82,7 +82,7 @@ class Database:
             except Exception:
                 with translated(self.dsn):  # only here: nothing is entered and left where all goes well
                     raise
-        with self._leased() as connection:
+        with self.lent() as connection:
             return run_on(connection, call)
 
     async def arun(self, call: Call[T]) -> T:
@@ -92,7 +92,7 @@ class Database:
             except Exception:
                 with translated(self.dsn):
                     raise
-        async with self._aleased() as connection:
+        async with self.alent() as connection:
             return await arun_on(connection, call)
 
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
@@ -100,14 +100,14 @@ class Database:
         first, rest = _first_of(batches(jobs))
         if len(first) < FEW:  # and there are no more: one call is one transaction
             return [*self.run(calls.enqueue_many(first))] if first else []
-        with self._leased() as connection, connection.transaction():
+        with self.lent() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
         first, rest = _first_of(batches(jobs))
         if len(first) < FEW:
             return [*await self.arun(calls.enqueue_many(first))] if first else []
-        async with self._aleased() as connection, connection.transaction():
+        async with self.alent() as connection, connection.transaction():
             return await aload(connection, rest, streaming=True)
 
     @contextlib.contextmanager
@@ -134,12 +134,13 @@ class Database:
             pool.close()
 
     @contextlib.contextmanager
-    def _leased(self) -> Iterator[Connection[Any]]:
+    def lent(self) -> Iterator[Connection[Any]]:
+        """A connection of the pool, in autocommit, for as long as the block lasts."""
         with translated(self.dsn), self._current().leased() as connection:
             yield connection
 
     @contextlib.asynccontextmanager
-    async def _aleased(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def alent(self) -> AsyncIterator[AsyncConnection[Any]]:
         with translated(self.dsn):
             async with self._acurrent().leased() as connection:
                 yield connection

@@ -1,13 +1,19 @@
 """What a handler is told about its job, and what it can tell back."""
 
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from holdfast import limits
-from holdfast.calls import Claimed
+from holdfast import calls, limits
+from holdfast.calls import Call, Claimed
+from holdfast.database import AsyncConnection, Connection, Database, arun_on, run_on
+from holdfast.encoding import to_json
+from holdfast.errors import HoldfastError, IllegalTransition
+from holdfast.job import CALLED_OFF, Cancel, Stop
 from holdfast.worker.failure import clean
 
 _STAGE_LENGTH = 100
@@ -28,12 +34,16 @@ class Context:
     """
 
     __holdfast_context__: ClassVar[bool] = True
-    __slots__ = ("_cancelled", "_job", "_note")
+    __slots__ = ("_cancelled", "_database", "_job", "_note", "_result", "finished")
 
-    def __init__(self, job: Claimed) -> None:
+    def __init__(self, job: Claimed, database: Database | None = None) -> None:
         self._job = job
+        self._database = database
         self._note: ProgressNote | None = None
         self._cancelled = False
+        self._result: str | None = None
+        # Whether the job was finished by a transaction of the handler's own.
+        self.finished = False
 
     @property
     def job_id(self) -> UUID:
@@ -75,8 +85,13 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this worker no longer holds the job: stop, since nothing you report will count."""
+        """Whether to stop: somebody called the job off, or this worker no longer holds it."""
         return self._cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """End the attempt here if the job was called off: for loops in plain functions."""
+        if self._cancelled:
+            raise Stop(Cancel(CALLED_OFF))
 
     def progress(
         self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
@@ -92,6 +107,50 @@ class Context:
             last.stage if stage is None else clean(stage, _STAGE_LENGTH),
             last.message if message is None else clean(message, _MESSAGE_LENGTH),
         )
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection[Any]]:
+        """A connection whose commit also completes the job: the work and its end are one, or neither is.
+
+            with ctx.transaction() as conn:
+                conn.execute("update account set balance = balance - 10 where id = 1")
+
+        At the end of the block the job is completed under its lease and all of it is committed. If the lease
+        was lost it raises `LeaseLost`, and nothing remains; nor if the block raises. What the handler does
+        afterwards no longer counts.
+        """
+        with self._lender().lent() as connection, connection.transaction():
+            yield connection
+            run_on(connection, self._completion())
+        self.finished = True
+
+    @contextlib.asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """The async twin of `transaction`."""
+        async with self._lender().alent() as connection, connection.transaction():
+            yield connection
+            await arun_on(connection, self._completion())
+        self.finished = True
+
+    def set_result(self, value: Any) -> None:
+        """The result of a job that `transaction` completes: said inside its block."""
+        self._result = to_json(value).decode()
+
+    def _lender(self) -> Database:
+        if self.finished:
+            raise IllegalTransition(
+                f"job {self._job.id} was completed by a transaction already", id=self.job_id
+            )
+        if self._database is None:
+            raise HoldfastError("this context has no database", hint="It was not made by a worker.")
+        return self._database
+
+    def _completion(self) -> Call[None]:
+        return calls.complete(self._job.id, self._job.lease, self._result)
+
+    def receive(self, note: ProgressNote) -> None:
+        """What the handler said in a process of its own; for the worker."""
+        self._note = note
 
     @property
     def note(self) -> ProgressNote | None:

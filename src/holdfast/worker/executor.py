@@ -1,4 +1,4 @@
-"""Runs one job: a claimed job in, a report out. It touches no database.
+"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be on record.
 
 decode ─► call the handler ─► normalise what it returned ─► encode ─► Report
    └───────────── whatever is raised on the way ─► Failed ──────────────┘
@@ -6,19 +6,24 @@ decode ─► call the handler ─► normalise what it returned ─► encode �
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, assert_never
 
-from holdfast.calls import Claimed, Report
-from holdfast.errors import BadResult
+from holdfast import calls
+from holdfast.calls import Call, Claimed, Report
+from holdfast.database import Database
+from holdfast.errors import BadResult, NotReady
 from holdfast.events import emit
-from holdfast.job import Cancel, Done, Failed, Interrupted, Outcome, Released, Retry, Snooze, Stop
+from holdfast.job import Cancel, Done, Failed, GiveUp, Interrupted, Outcome, Released, Retry, Snooze, Stop
+from holdfast.options import TaskOptions
 from holdfast.secret import scrub
 from holdfast.task import Registry, Task
 from holdfast.worker.context import Context
 from holdfast.worker.failure import ERROR_LENGTH, clean, failure, secrets_of
 from holdfast.worker.hands import Running
+from holdfast.worker.processes import Processes
 from holdfast.worker.threads import Threads
 
 # As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
@@ -28,20 +33,34 @@ RESULT_LIMIT = 64 * 1024 * 1024
 class Executor:
     """Handlers, called: async ones on the loop, plain functions in threads."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        database: Database,
+        record: Callable[[Call[list[str]]], Awaitable[list[str]]],
+    ) -> None:
+        """`record` carries a call durably."""
         self._registry = registry
+        self._database = database
+        self._record = record
         self.threads = Threads()
+        self.processes = Processes(database, self.threads)
 
-    async def run(self, running: Running) -> Report:
+    async def run(self, running: Running) -> Report:  # noqa: C901 - flat, for a frame more costs every job
         job = running.job
         outcome: Outcome
         try:
             task = self._registry.get(job.task)
             arguments = task.decode(job.payload)
             if task.context is not None:
-                arguments[task.context] = running.context = Context(job)
+                arguments[task.context] = running.context = Context(job, self._database)
+            if task.recorded and not await self._may_begin(running, task.settings):
+                return self.report(job, Released())
             try:
+                if task.isolated:
+                    return self._reported(running, await self._elsewhere(running, task))
                 if not task.is_async:
+                    running.in_thread = True
                     value = await self.threads.run(task.function, arguments)
                 elif task.settings.timeout is None:
                     value = await task.function(**arguments)
@@ -52,7 +71,7 @@ class Executor:
             if value is None:
                 # What most handlers return: nothing is to be told apart, nor encoded.
                 return Report(job.id, job.lease, "completed", seconds=time.monotonic() - running.begun)
-            outcome = _outcome(task, value)
+            outcome = outcome_of(task, value)
         except GeneratorExit:
             raise
         except asyncio.CancelledError as error:
@@ -61,18 +80,55 @@ class Executor:
             outcome = self._failed(job, error)  # the handler cancelled itself, by whatever way
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             outcome = self._failed(job, error)
-        return self.report(job, outcome, seconds=time.monotonic() - running.begun)
+        return self._reported(running, outcome)
+
+    def _reported(self, running: Running, outcome: Outcome) -> Report:
+        job, seconds = running.job, time.monotonic() - running.begun
+        if running.context is not None and running.context.finished:
+            return Report(job.id, job.lease, "completed", seconds=seconds)  # whatever came after its commit
+        return self.report(job, outcome, seconds=seconds)
+
+    async def _elsewhere(self, running: Running, task: Task[..., Any]) -> Outcome:
+        """Run it in a process of its own."""
+        running.context = running.context or Context(running.job)
+        outcome = await self.processes.run(task, running.job, running.context)
+        if isinstance(outcome, Failed):
+            self._tell(running.job, outcome)
+        return outcome
+
+    async def _may_begin(self, running: Running, settings: TaskOptions) -> bool:
+        """Write down that it starts: where that fails, it has not started."""
+        job = running.job
+        start = calls.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
+        try:
+            gone = await self._record(start)
+        except NotReady as error:
+            emit("start.failed", job=job.id, task=job.task, error=error)
+            return False
+        running.recorded, running.begun = True, time.monotonic()
+        if gone:
+            emit("job.not_started", job=job.id, task=job.task)
+        return not gone
 
     def report(self, job: Claimed, outcome: Outcome, *, seconds: float | None = None) -> Report:
         """The outcome as the database is told; a result has been encoded already."""
         match outcome:
             case Done(result):
                 return Report(job.id, job.lease, "completed", result=result, seconds=seconds)
-            case Failed(error, _, trace):
-                return Report(job.id, job.lease, "failed", error=error, traceback=trace, seconds=seconds)
+            case Failed(error, _, trace, final):
+                retry = False if final else self._retry(job)
+                return Report(
+                    job.id, job.lease, "failed", error=error, traceback=trace, retry=retry, seconds=seconds
+                )
+            case GiveUp(error):
+                text = self._shown(job, error)
+                return Report(job.id, job.lease, "failed", error=text, retry=False, seconds=seconds)
             case Retry(after, error):
                 text = self._shown(job, error or "the handler asked for a retry")
-                return Report(job.id, job.lease, "failed", error=text, delay=after, seconds=seconds)
+                retry = self._retry(job)
+                return Report(
+                    job.id, job.lease, "failed", error=text, retry=retry, delay=after, seconds=seconds
+                )
             case Snooze(delay):
                 return Report(job.id, job.lease, "snoozed", delay=delay, seconds=seconds)
             case Cancel(reason):
@@ -81,14 +137,25 @@ class Executor:
             case Released():
                 return Report(job.id, job.lease, "released")
             case Interrupted(reason):
-                return Report(job.id, job.lease, "interrupted", error=reason, seconds=seconds)
+                retry = self._retry(job)
+                return Report(job.id, job.lease, "interrupted", error=reason, retry=retry, seconds=seconds)
             case _:
                 assert_never(outcome)
 
+    def _retry(self, job: Claimed) -> bool | None:
+        """Not at all for what must never run twice; else as the policy says."""
+        known = job.task in self._registry
+        return False if known and self._registry.get(job.task).settings.at_most_once else None
+
     def _failed(self, job: Claimed, error: BaseException) -> Failed:
         outcome = failure(error, secrets_of(job, self._registry))
-        emit("job.failed", job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
+        if job.task in self._registry and self._registry.get(job.task).settings.gives_up_on(error):
+            outcome = replace(outcome, final=True)
+        self._tell(job, outcome)
         return outcome
+
+    def _tell(self, job: Claimed, outcome: Failed) -> None:
+        emit("job.failed", job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
 
     def _shown(self, job: Claimed, text: str) -> str:
         return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
@@ -105,10 +172,10 @@ async def _within(limit: timedelta, handler: Awaitable[Any]) -> Any:
         raise
 
 
-def _outcome(task: Task[..., Any], value: Any) -> Outcome:
+def outcome_of(task: Task[..., Any], value: Any) -> Outcome:
     """What a handler returned: an outcome, or a plain value, which is the result of a job well done."""
     match value:
-        case Retry() | Snooze() | Cancel():
+        case Retry() | Snooze() | Cancel() | GiveUp():
             return value
         case Done(result):
             return Done(_encoded(task, result))

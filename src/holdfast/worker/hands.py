@@ -7,6 +7,7 @@ import asyncio
 import math
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from holdfast.calls import Claimed
 from holdfast.worker.context import Context, ProgressNote
 
-Verdict = Literal["lost", "interrupted"]
+Verdict = Literal["lost", "interrupted", "cancelled"]
 
 
 # A msgspec struct, for there is one for each job: made in 0.1 µs, a class of ours takes 0.4.
@@ -29,6 +30,14 @@ class Running(msgspec.Struct, eq=False):
     recorded: bool = False
     written: ProgressNote | None = None
     verdict: Verdict | None = None
+    in_thread: bool = False
+
+    def call_off(self) -> None:
+        """Somebody cancelled the job: an async handler is cut off, a thread can only be told."""
+        if not self.in_thread:
+            self.stop("cancelled")
+        elif self.context is not None:
+            self.context.mark_cancelled()
 
     def stop(self, verdict: Verdict) -> None:
         """Cut the handler off: an async one is cancelled, a thread sees `ctx.cancelled`."""
@@ -99,6 +108,13 @@ class Hands:
             if not called.done():
                 called.set_result(None)
                 wanted -= 1
+
+    def withdraw(self, called_off: Mapping[str, str]) -> list[Claimed]:
+        """Take the jobs with these ids and leases out of the buffer."""
+        found = [job for job in self.buffer if called_off.get(job.id) == job.lease]
+        for job in found:
+            self.buffer.remove(job)
+        return found
 
     def settle(self, job_id: str, lease: str) -> Claimed | None:
         """The database has answered for this job: it is no longer ours."""

@@ -3,7 +3,9 @@
     heartbeat   every sixth of the lease time; says when the worker was declared lost
     starts      a job that has run for half a second is written down as running
     progress    what handlers said, the newest of each job, in one call
-    disown      jobs held in our name that we do not know are given back
+    cancels     jobs of ours that somebody called off
+    disown      jobs held in our name that we do not know are given back, and those that are no longer ours
+                are let go of
 
 It is a thread so that a handler which blocks the event loop does not cost the worker its jobs; and the one
 who blocks it is reported, with the stack.
@@ -41,13 +43,15 @@ class Keeper:
         lease_time: float,
         lost: Callable[[WorkerLost], None],
         lost_jobs: Callable[[list[Running]], None],
+        called_off: Callable[[dict[str, str]], None],
     ) -> None:
-        """`lost` and `lost_jobs` are called in the loop's thread."""
+        """`lost`, `lost_jobs` and `called_off` (ids and leases) are called in the loop's thread."""
         self._hands = hands
         self._worker = worker
         self._lease_time = lease_time
         self._lost = lost
         self._lost_jobs = lost_jobs
+        self._called_off = called_off
         self._watch = _Watch(worker)
         self._home = asyncio.get_running_loop()
         self._beats = 0
@@ -111,8 +115,18 @@ class Keeper:
         if late:
             self._home.call_soon_threadsafe(self._hands.rouse)
         self._beats += 1
+        await self._find_taken()
         if before is not None and self._beats % BEATS_BETWEEN_DISOWNS == 0:
             await self._disown(before)
+
+    async def _find_taken(self) -> None:
+        """Jobs that run here but are no longer ours: overdue, or taken by hand."""
+        running = {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+        if running:
+            ids, leases = list(running), [it.job.lease for it in running.values()]
+            gone = await self._session.run(calls.not_held(ids, leases))
+            if gone:
+                self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._hands.in_flight), list(self._hands.held)
@@ -125,6 +139,13 @@ class Keeper:
         gone = await self._flush_starts(running.values()) | await self._flush_notes(running.values())
         if gone:
             self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+        await self._hear_cancels()
+
+    async def _hear_cancels(self) -> None:
+        if self._hands.held:
+            called_off = await self._session.run(calls.cancels(self._worker))
+            if called_off:
+                self._home.call_soon_threadsafe(self._called_off, dict(called_off))
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()

@@ -23,7 +23,7 @@ from holdfast.calls import Claimed, Report
 from holdfast.database import Database
 from holdfast.errors import DatabaseUnavailable, WorkerLost
 from holdfast.events import emit
-from holdfast.job import Released
+from holdfast.job import Cancel, Released
 from holdfast.task import Registry
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import ADVANCE_SECONDS, MOMENT, PROMOTE_SECONDS, UPKEEP_SECONDS, Duties
@@ -75,7 +75,7 @@ class Life:
             ("synchronous_commit", "off"),
             deadline=deadline,
         )
-        self._executor = Executor(registry)
+        self._executor = Executor(registry, database, self._finishing.run)
         self._finisher = Finisher(self._finishing, self._settled)
         self._claimer = Claimer(
             self._claiming,
@@ -140,6 +140,7 @@ class Life:
             lease_time=self._lease_time,
             lost=self._declared_lost,
             lost_jobs=self._drop,
+            called_off=self._call_off,
         )
         self._keeper.start()
         emit(
@@ -173,6 +174,13 @@ class Life:
             if running in self._hands.running:
                 emit("lease.lost", job=running.job.id, task=running.job.task)
                 running.stop("lost")
+
+    def _call_off(self, called_off: dict[str, str]) -> None:
+        for job in self._hands.withdraw(called_off):
+            self._finisher.add(self._executor.report(job, Cancel("called off before it started")))
+        for running in list(self._hands.running):
+            if called_off.get(running.job.id) == running.job.lease:
+                running.call_off()
 
     # Working.
 
@@ -282,6 +290,7 @@ class Life:
         for session in (self._claiming, self._finishing, self._serving):
             await session.close()
         self._executor.threads.close()
+        self._executor.processes.close()
         abandoned = len(self._hands.running) + self._executor.threads.busy
         if abandoned:
             emit("worker.abandoned", worker=self._id, handlers=abandoned)

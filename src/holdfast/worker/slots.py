@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from holdfast.calls import Report
 from holdfast.events import emit
-from holdfast.job import Failed, Interrupted
+from holdfast.job import CALLED_OFF, Cancel, Failed, Interrupted
 from holdfast.worker.executor import Executor
 from holdfast.worker.hands import Hands, Running
 
@@ -101,7 +101,8 @@ class Slots:
         """The report on a job whose run did not end by itself."""
         job = running.job
         if isinstance(error, asyncio.CancelledError) and running.verdict is not None:
-            return self._executor.report(job, Interrupted())
+            outcome = Cancel(CALLED_OFF) if running.verdict == "cancelled" else Interrupted()
+            return self._executor.report(job, outcome)
         if isinstance(error, Exception):  # a bug of ours must cost neither the slot nor the job
             emit("slot.broken", job=job.id, task=job.task, error=error)
             return self._executor.report(job, Failed(f"Holdfast itself failed: {type(error).__name__}"))

@@ -12,6 +12,7 @@ from holdfast.database import Database
 from holdfast.task import Registry
 from holdfast.worker.failure import clean
 from holdfast.worker.life import Life, Settings
+from holdfast.worker.processes import place_of
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
@@ -43,6 +44,9 @@ class Worker:
     ) -> None:
         self._database = database
         self._registry = registry
+        for task in registry:
+            if task.isolated:
+                place_of(task)  # now rather than when its first job comes
         self._settings = Settings(
             queues=None if queues is None else _queues(queues),
             concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),

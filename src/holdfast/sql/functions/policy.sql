@@ -47,3 +47,34 @@ end
 $$;
 comment on function holdfast.set_retry_policy(text, integer, interval, double precision, interval, double precision, boolean) is
   'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
+
+-- Forget what was set: the task follows its queue and the default again, and a
+-- worker that declares a policy may write it at its next start.
+create or replace function holdfast.reset_retry_policy(task text)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  delete from holdfast.retry_policy p where p.task = reset_retry_policy.task;
+  if not found then
+    return false;
+  end if;
+  perform holdfast.note('reset retry policy', reset_retry_policy.task);
+  return true;
+end
+$$;
+comment on function holdfast.reset_retry_policy(text) is 'Forget how a task is retried, so that its queue and the default decide; whether there was anything to forget.';
+
+create or replace function holdfast.list_retry_policies()
+returns table (task text, max_attempts integer, base interval, factor double precision, cap interval, jitter double precision,
+  declared boolean)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select p.task, p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared
+  from holdfast.retry_policy p
+  order by p.task
+$$;
+comment on function holdfast.list_retry_policies() is 'How each task is retried that says so itself; a null is left to its queue and the default.';

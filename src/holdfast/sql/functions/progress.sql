@@ -2,8 +2,17 @@
 -- job's row, and only under the lease of the current claim.
 
 -- Write down that jobs are being worked on: `seconds` is how long already, by
--- the worker's own measure. Returns the ids that are no longer held.
-create or replace function holdfast.start(ids uuid[], leases uuid[], seconds double precision[] default null)
+-- the worker's own measure. After its `timeouts` a job is taken away, wherever its
+-- worker hangs; one that is marked `once` is never tried again after this. Returns
+-- the ids that are no longer held: do not begin with those.
+drop function if exists holdfast.start(uuid[], uuid[], double precision[]); -- as it was in 0.1
+create or replace function holdfast.start(
+  ids uuid[],
+  leases uuid[],
+  seconds double precision[] default null,
+  timeouts interval[] default null,
+  once boolean[] default null
+)
 returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -24,20 +33,38 @@ begin
     order by j.id
     for key share of j
   ) h;
-  insert into holdfast.running (job_id, lease, started_at, changed_at)
-  select r.id, r.lease, now_at - least(greatest(coalesce(r.seconds, 0), 0), 1e9) * interval '1 second', now_at
-  from unnest(ids, leases, start.seconds) r (id, lease, seconds)
+  -- A suspect's start was recorded by its claim, without a deadline.
+  delete from holdfast.running x
+  using unnest(ids, leases, timeouts, start.once) r (id, lease, timeout, once)
+  where x.job_id = r.id
+    and x.job_id = any(held)
+    and (x.lease <> r.lease or r.timeout is not null or r.once);
+  insert into holdfast.running (job_id, lease, started_at, deadline_at, once, changed_at)
+  select
+    r.id, r.lease, now_at - least(greatest(coalesce(r.seconds, 0), 0), 1e9) * interval '1 second',
+    now_at + r.timeout, coalesce(r.once, false), now_at
+  from unnest(ids, leases, start.seconds, timeouts, start.once) r (id, lease, seconds, timeout, once)
   where r.id = any(held)
   order by r.id
-  on conflict (job_id) do update
-    set lease = excluded.lease, started_at = excluded.started_at, changed_at = excluded.changed_at,
-      deadline_at = null, progress = null, stage = null, message = null
-    where running.lease <> excluded.lease;
+  on conflict (job_id) do nothing;
   return query select r.id from unnest(ids) r (id) where r.id <> all(coalesce(held, '{}'));
 end
 $$;
-comment on function holdfast.start(uuid[], uuid[], double precision[]) is
+comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[]) is
   'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease shown.';
+
+-- The jobs among these that are no longer held under the lease shown: for a
+-- worker, to find out what was taken away from it.
+create or replace function holdfast.not_held(ids uuid[], leases uuid[])
+returns setof uuid
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select r.id
+  from unnest(not_held.ids, not_held.leases) r (id, lease)
+  where not exists (select from holdfast.job j where j.id = r.id and j.lease = r.lease)
+$$;
+comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 
 create or replace function holdfast.progress(id uuid, lease uuid, percent integer default null, stage text default null, message text default null)
 returns void

@@ -80,6 +80,18 @@ begin
     -- Bit by bit as a duty, all of them by hand.
     exit when taken = 0 or recover.timeout is null;
   end loop;
+  -- A worker ends what runs too long by itself. Where it hangs as a whole, its
+  -- heartbeat may go on, so the deadline is enforced here, a little later.
+  total := total + holdfast.take_back(
+    array(
+      select j.id
+      from holdfast.running x
+      join holdfast.job j on j.id = x.job_id and j.lease = x.lease
+      where x.deadline_at < now_at - interval '5 seconds'
+      limit 5000
+      for update of j skip locked),
+    now_at,
+    'timed out: it ran longer than its timeout, and its worker did not stop it');
   return total;
 end
 $$;
@@ -115,8 +127,10 @@ end
 $$;
 comment on function holdfast.look(timestamptz) is 'Note a look at the workers and forgive them a silence that nobody could hear; returns the time of the look before the last.';
 
--- Take these held jobs, locked by the caller, away from their workers.
-create or replace function holdfast.take_back(ids uuid[], now_at timestamptz)
+-- Take these held jobs, locked by the caller, away from their workers, because
+-- the worker was lost, or else for this reason.
+drop function if exists holdfast.take_back(uuid[], timestamptz); -- as it was in 0.1
+create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text default null)
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -124,6 +138,7 @@ as $$
 #variable_conflict use_column
 declare
   charged uuid[];
+  spent uuid[];
   dead uuid[];
   cancelled uuid[];
   waiting uuid[];
@@ -133,7 +148,7 @@ begin
   end if;
 
   with held as (
-    select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started
+    select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started, coalesce(x.once, false) as once
     from holdfast.job j
     join holdfast.lane l on l.id = j.lane_id
     left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
@@ -143,14 +158,16 @@ begin
     select h.*, bool_or(h.suspect and h.started) over (partition by h.worker_id) as suspect_at_work
     from held h
   )
-  select coalesce(array_agg(g.id), '{}') into charged
+  select coalesce(array_agg(g.id), '{}'), coalesce(array_agg(g.id) filter (where g.once), '{}') into charged, spent
   from judged g
   where g.started
-    and (g.suspect or not g.suspect_at_work);
+    and (g.suspect or not g.suspect_at_work or g.once or take_back.reason is not null);
 
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error)
   select j.id, j.attempt, now_at, j.worker_id,
-    format('lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id, coalesce(w.name, 'unknown'))
+    coalesce(
+      take_back.reason,
+      format('lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id, coalesce(w.name, 'unknown')))
   from holdfast.job j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
@@ -165,13 +182,16 @@ begin
   update holdfast.job j
   set
     lease = gen_random_uuid(),
-    last_error = case when j.id = any(charged) then 'lost: its worker died or was cut off while it ran' else j.last_error end
+    last_error = case
+      when j.id = any(charged) then coalesce(take_back.reason, 'lost: its worker died or was cut off while it ran')
+      else j.last_error
+    end
   where j.id = any(ids);
 
   cancelled := array(select j.id from holdfast.job j where j.id = any(ids) and j.cancel_requested_at is not null);
   dead := array(
     select j.id from holdfast.job j
-    where j.id = any(charged) and j.attempt >= j.max_attempts and j.cancel_requested_at is null);
+    where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(spent)) and j.cancel_requested_at is null);
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
   perform holdfast.call_off(cancelled, now_at);
   perform holdfast.bury(dead, null, now_at);
@@ -180,4 +200,4 @@ begin
   return cardinality(ids);
 end
 $$;
-comment on function holdfast.take_back(uuid[], timestamptz) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';
+comment on function holdfast.take_back(uuid[], timestamptz, text) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';

@@ -87,6 +87,11 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
+  delete from holdfast.cancellation c
+  where not exists (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease);
+  get diagnostics amount = row_count;
+  done := done + amount;
+
   done := done + holdfast.forget_finished(now_at);
   done := done + holdfast.check_heads();
   done := done + holdfast.make_partitions(now_at);

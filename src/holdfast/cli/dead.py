@@ -1,0 +1,127 @@
+"""Commands about dead letters: look, replay, purge; and give up a job that waits."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+import click
+
+from holdfast.cli import values
+from holdfast.cli.enqueue import each
+from holdfast.cli.jobs import masked, show_jobs
+from holdfast.cli.output import plural, show_json
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.client import Holdfast, Job
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _filters(command: F) -> F:
+    """Give a command the options that say which dead jobs are meant."""
+    options = [
+        click.option("--queue", help="Only jobs of this queue."),
+        click.option("--task", help="Only jobs of this task."),
+        click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this."),
+        click.option("--after", type=values.past, help="Only those that died since then: 2h, 3d, or a time."),
+        click.option("--before", type=values.past, help="Only those that died before then."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+_some_ids = click.argument("ids", metavar="[ID]...", type=click.UUID, nargs=-1)
+_all = click.option("--all", "everything", is_flag=True, help="All of them.")
+
+
+@click.command()
+@common_options
+@_filters
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."
+)
+@pass_settings
+def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
+    """List dead jobs, the latest first.
+
+    \b
+      holdfast dead --queue mail --after 1d
+      holdfast job ID --tracebacks                 what went wrong, attempt by attempt
+      holdfast replay --error "connection refused"
+    """
+    with settings.connect() as hf:
+        found = [masked(job) for job in hf.dead(amount=limit, **_given(which))]
+    show_jobs(settings, found, limit=limit, empty="No dead jobs.")
+
+
+@click.command()
+@_some_ids
+@common_options
+@_filters
+@_all
+@pass_settings
+def replay(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
+    """Put dead jobs back on their queues: by ID, or all that match.
+
+    They keep their id, payload and errors; attempts start again at 0. The exit code is 1 if a job is not
+    dead, or does not exist.
+
+    \b
+      holdfast replay 01890a5d-ac96-774b-bcce-b302099a8057
+      holdfast replay --queue mail --error timeout
+      holdfast replay --all
+    """
+    _on_some(settings, ids, _given(which, everything=everything), Job.replay, Holdfast.replay)
+
+
+@click.command()
+@_some_ids
+@common_options
+@_filters
+@_all
+@pass_settings
+def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
+    """Remove dead jobs for good, with their errors: by ID, or all that match."""
+    _on_some(settings, ids, _given(which, everything=everything), _purge, Holdfast.purge)
+
+
+@click.command()
+@click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
+@common_options
+@click.option("--reason", help="Why; it becomes the last error.")
+@pass_settings
+def give_up(settings: Settings, ids: tuple[UUID, ...], *, reason: str | None) -> None:
+    """Send waiting jobs to the dead letters, from where they can be replayed."""
+    each(settings, ids, partial(Job.give_up, reason=reason), good={"dead"})
+
+
+def _on_some(
+    settings: Settings,
+    ids: tuple[UUID, ...],
+    which: dict[str, Any],
+    to_one: Callable[[Job[Any]], str],
+    to_many: Callable[..., int],
+) -> None:
+    if bool(ids) == bool(which):
+        raise click.UsageError("Name jobs by ID, or say which by --queue, --task, … , or --all.")
+    if ids:
+        each(settings, ids, to_one, good={"pending", "purged"})
+        return
+    with settings.connect() as hf:
+        amount = to_many(hf, **which)
+    if settings.as_json:
+        show_json({"jobs": amount})
+    else:
+        done = "Replayed" if to_many is Holdfast.replay else "Purged"
+        click.echo(f"{done} {plural(amount, 'job')}.")
+
+
+def _purge(job: Job[Any]) -> str:
+    job.purge()
+    return "purged"
+
+
+def _given(which: dict[str, Any], *, everything: bool = False) -> dict[str, Any]:
+    given = {name: value for name, value in which.items() if value is not None}
+    return given | ({"everything": True} if everything else {})

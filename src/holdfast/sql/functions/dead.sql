@@ -1,0 +1,256 @@
+-- holdfast: after jobs
+-- Dead letters: jobs that are out of attempts, or that somebody gave up. They
+-- are looked at, replayed, or purged; each is written to the audit log.
+--
+-- Filters: a null matches everything; `error` is a part of the last error, in
+-- any case of letters.
+
+create or replace function holdfast.list_dead(
+  queue text default null,
+  task text default null,
+  error text default null,
+  died_after timestamptz default null,
+  died_before timestamptz default null,
+  amount integer default 50
+)
+returns setof holdfast.jobs
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select j.*
+  from holdfast.jobs j
+  where j.state = 'dead'
+    and (list_dead.queue is null or j.queue = list_dead.queue)
+    and (list_dead.task is null or j.task = list_dead.task)
+    and (list_dead.error is null or strpos(lower(j.last_error), lower(list_dead.error)) > 0)
+    and (list_dead.died_after is null or j.finished_at >= list_dead.died_after)
+    and (list_dead.died_before is null or j.finished_at < list_dead.died_before)
+  order by j.finished_at desc, j.id
+  limit list_dead.amount
+$$;
+comment on function holdfast.list_dead(text, text, text, timestamptz, timestamptz, integer) is
+  'Dead jobs by queue, task, a part of the last error and time of death, the latest first.';
+
+-- The dead letters that match, oldest first, locked. Those that somebody else is
+-- replaying or purging are stepped over.
+create or replace function holdfast.pick_dead(
+  queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer)
+returns setof uuid
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select d.id
+  from holdfast.dead_letter d
+  where (pick_dead.queue is null or d.queue = pick_dead.queue)
+    and (pick_dead.task is null or d.task = pick_dead.task)
+    and (pick_dead.error is null or strpos(lower(d.last_error), lower(pick_dead.error)) > 0)
+    and (pick_dead.died_after is null or d.died_at >= pick_dead.died_after)
+    and (pick_dead.died_before is null or d.died_at < pick_dead.died_before)
+  order by d.died_at, d.id
+  limit pick_dead.amount
+  for update skip locked
+$$;
+comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is 'Lock the dead letters that match.';
+
+-- Put dead letters, locked by the caller, back on their queues: the same id,
+-- payload, headers, priority and time of making; attempts start again at 0, and
+-- the errors of before stay on record. One whose id a live job has is left alone.
+create or replace function holdfast.revive(ids uuid[], now_at timestamptz)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  lanes integer[];
+  revived uuid[];
+  door text;
+begin
+  door := holdfast.door(true);
+  with placed as materialized (
+    select p.queue, p.priority, p.task, holdfast.lane(p.queue, p.priority, p.task) as lane_id
+    from (select distinct d.queue, d.priority, d.task from holdfast.dead_letter d where d.id = any(ids)) p
+  ),
+  back as (
+    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, last_error, created_at, changed_at)
+    select d.id, p.lane_id, d.task, d.payload, d.headers, d.max_attempts, d.last_error, d.created_at, now_at
+    from holdfast.dead_letter d
+    join placed p on p.queue = d.queue and p.priority = d.priority and p.task = d.task
+    where d.id = any(ids)
+    order by d.died_at, d.id
+    on conflict (id) do nothing
+    returning id, lane_id
+  )
+  select array_agg(b.id), array_agg(distinct b.lane_id) into revived, lanes from back b;
+  door := holdfast.door(false);
+  if revived is null then
+    return 0;
+  end if;
+  delete from holdfast.dead_letter d where d.id = any(revived);
+  perform holdfast.wake_lanes(lanes);
+  return cardinality(revived);
+end
+$$;
+comment on function holdfast.revive(uuid[], timestamptz) is 'Put dead letters back on their queues; returns how many.';
+
+create or replace function holdfast.replay(id uuid)
+returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  perform from holdfast.dead_letter d where d.id = replay.id for update;
+  if not found or holdfast.revive(array[replay.id], holdfast.clock()) = 0 then
+    perform holdfast.refuse_unless_dead(replay.id, 'replayed', 'pending');
+  end if;
+  perform holdfast.note('replay', replay.id::text);
+  return 'pending';
+end
+$$;
+comment on function holdfast.replay(uuid) is
+  'Put a dead job back on its queue, with attempts from 0; id, payload and errors stay. Returns pending.';
+
+create or replace function holdfast.replay_many(
+  queue text default null,
+  task text default null,
+  error text default null,
+  died_after timestamptz default null,
+  died_before timestamptz default null,
+  amount integer default null
+)
+returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  replayed bigint;
+begin
+  perform holdfast.check_amount(replay_many.amount);
+  replayed := holdfast.revive(
+    array(select holdfast.pick_dead(
+      replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
+    holdfast.clock());
+  perform holdfast.note('replay many', coalesce(replay_many.queue, '*'), jsonb_strip_nulls(jsonb_build_object(
+    'jobs', replayed, 'task', replay_many.task, 'error', replay_many.error,
+    'died_after', replay_many.died_after, 'died_before', replay_many.died_before)));
+  return replayed;
+end
+$$;
+comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer) is
+  'Put the dead jobs that match back on their queues, oldest first; returns how many.';
+
+create or replace function holdfast.purge(id uuid)
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  delete from holdfast.dead_letter d where d.id = purge.id;
+  if not found then
+    perform holdfast.refuse_unless_dead(purge.id, 'purged', null);
+  end if;
+  delete from holdfast.attempt_error e where e.job_id = purge.id;
+  perform holdfast.note('purge', purge.id::text);
+end
+$$;
+comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors.';
+
+create or replace function holdfast.purge_many(
+  queue text default null,
+  task text default null,
+  error text default null,
+  died_after timestamptz default null,
+  died_before timestamptz default null,
+  amount integer default null
+)
+returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  ids uuid[];
+begin
+  perform holdfast.check_amount(purge_many.amount);
+  ids := array(select holdfast.pick_dead(
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount));
+  delete from holdfast.dead_letter d where d.id = any(ids);
+  delete from holdfast.attempt_error e where e.job_id = any(ids);
+  perform holdfast.note('purge many', coalesce(purge_many.queue, '*'), jsonb_strip_nulls(jsonb_build_object(
+    'jobs', cardinality(ids), 'task', purge_many.task, 'error', purge_many.error,
+    'died_after', purge_many.died_after, 'died_before', purge_many.died_before)));
+  return cardinality(ids);
+end
+$$;
+comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer) is
+  'Remove the dead jobs that match for good, with their errors; returns how many.';
+
+-- Send a waiting job to the dead letters by hand.
+create or replace function holdfast.give_up(id uuid, reason text default null)
+returns text
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  why text := coalesce(nullif(give_up.reason, ''), 'given up by hand');
+  known record;
+begin
+  select j.state, j.attempt into known from holdfast.job j where j.id = give_up.id for update;
+  if known.state in ('scheduled', 'pending') then
+    insert into holdfast.attempt_error (job_id, attempt, failed_at, error)
+    values (give_up.id, known.attempt, now_at, left(why, 10000));
+    perform holdfast.bury(array[give_up.id], array[why], now_at);
+    perform holdfast.note('give up', give_up.id::text, jsonb_build_object('reason', left(why, 1000)));
+    return 'dead';
+  end if;
+  select v.state into known from holdfast.job(give_up.id) v;
+  if known.state is null then
+    perform holdfast.refuse_job(give_up.id);
+  end if;
+  if known.state <> 'dead' then
+    raise exception using
+      errcode = 'HF010',
+      message = format('job %s is %s: only a waiting job can be given up', give_up.id, known.state),
+      detail = jsonb_build_object('id', give_up.id, 'from_state', known.state, 'to_state', 'dead'),
+      hint = 'Cancel a job that a worker holds; one that has ended stays as it is.';
+  end if;
+  return 'dead';
+end
+$$;
+comment on function holdfast.give_up(uuid, text) is 'Send a waiting job to the dead letters by hand, with a reason.';
+
+create or replace function holdfast.refuse_unless_dead(id uuid, verb text, to_state text)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known text := (select j.state from holdfast.job(refuse_unless_dead.id) j);
+begin
+  if known is null then
+    perform holdfast.refuse_job(refuse_unless_dead.id);
+  end if;
+  raise exception using
+    errcode = 'HF010',
+    message = format('job %s is %s: only a dead job can be %s', refuse_unless_dead.id, known, refuse_unless_dead.verb),
+    detail = jsonb_build_object('id', refuse_unless_dead.id, 'from_state', known, 'to_state', refuse_unless_dead.to_state),
+    hint = 'holdfast.list_dead() shows those that are.';
+end
+$$;
+comment on function holdfast.refuse_unless_dead(uuid, text, text) is 'Raise the error for a job that is not among the dead letters.';
+
+create or replace function holdfast.check_amount(amount integer)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if amount < 1 then
+    perform holdfast.refuse_value('amount', amount::text, 'must be at least 1; leave it out for all');
+  end if;
+end
+$$;
+comment on function holdfast.check_amount(integer) is 'Refuse an amount below 1; null means all.';

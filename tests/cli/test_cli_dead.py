@@ -1,0 +1,70 @@
+"""Dead letters, cancels of many, and retry policies from a command line."""
+
+import pytest
+
+from holdfast import Holdfast
+
+
+@pytest.fixture
+def dead(hf: Holdfast, drain):
+    @hf.task(name="fragile", queue="mail", max_attempts=1)
+    async def fragile(n: int) -> None:
+        raise ConnectionError(f"refused {n}")
+
+    jobs = hf.enqueue_many(fragile.call(n=n) for n in range(3))
+    drain()
+    return [str(job.id) for job in jobs]
+
+
+def test_dead_jobs_are_listed(holdfast, dead):
+    assert {row["id"] for row in holdfast("dead", "--json").json} == set(dead)
+    (row,) = holdfast("dead", "--queue", "mail", "--error", "Refused 1", "--after", "1h").rows
+    assert (row[0], row[3]) == (dead[1], "dead")
+    assert holdfast("dead", "--before", "1h").rows == []
+    assert "not a time" in holdfast("dead", "--after", "yesterday").err
+
+
+def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
+    assert holdfast("replay", dead[0]).rows == [[dead[0], "pending", "-"]]
+    assert holdfast("replay", "--error", "refused 1").out == "Replayed 1 job.\n"
+    assert holdfast("replay", "--all", "--json").json == {"jobs": 1}
+    again = holdfast("replay", dead[0], "--json")
+    assert again.code == 1
+    assert "only a dead job" in again.json[0]["error"]
+
+
+def test_they_are_purged(holdfast, dead):
+    assert holdfast("purge", dead[0]).rows == [[dead[0], "purged", "-"]]
+    assert holdfast("purge", "--queue", "mail").out == "Purged 2 jobs.\n"
+    assert holdfast("dead").rows == []
+
+
+@pytest.mark.parametrize("command", ["replay", "purge", "cancel"])
+def test_what_is_meant_must_be_said(holdfast, command):
+    answer = holdfast(command)
+    assert answer.code == 2
+    assert "by ID" in answer.err
+
+
+def test_a_waiting_job_is_given_up(holdfast, hf: Holdfast):
+    job = hf.enqueue("a")
+    assert holdfast("give-up", str(job.id), "--reason", "enough").rows == [[str(job.id), "dead", "-"]]
+    assert job.refresh().last_error == "enough"
+
+
+def test_a_queue_is_called_off(holdfast, hf: Holdfast):
+    for _ in range(3):
+        hf.enqueue("a", queue="mail")
+    answer = holdfast("cancel", "--queue", "mail", "--state", "pending")
+    assert answer.out == "Cancelled 3 jobs; requested for 0 that workers hold.\n"
+    assert holdfast("cancel", "--task", "a", "--json").json == {"cancelled": 0, "requested": 0}
+
+
+def test_policies_are_set_listed_and_reset(holdfast):
+    assert holdfast("policy", "list").rows == []
+    assert holdfast("policy", "set", "mail.send", "--max-attempts", "5", "--base", "30s").code == 0
+    (row,) = holdfast("policy", "list", "--json").json
+    assert (row["task"], row["max_attempts"], row["declared"]) == ("mail.send", 5, False)
+    assert holdfast("policy", "reset", "mail.send").out == "The policy of mail.send is reset.\n"
+    assert holdfast("policy", "reset", "mail.send").out == "Nothing was set for mail.send.\n"
+    assert holdfast("policy", "set", "Mail Send").code == 1

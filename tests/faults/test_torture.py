@@ -1,0 +1,12 @@
+"""One seed of the torture, with every kind of fault once; `make torture` runs more of it."""
+
+import torture
+
+
+def test_nothing_is_lost_and_nothing_runs_twice_unseen(capsys):
+    verdict = torture.torture(seed=1, jobs=2000, faults=len(torture.FAULTS))
+    with capsys.disabled():
+        print(f"\n{verdict}")  # noqa: T201 - what was survived, for whoever reads the log
+    assert not verdict.violations
+    assert verdict.jobs == 2000
+    assert len(verdict.faults) == len(torture.FAULTS)

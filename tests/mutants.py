@@ -1,0 +1,336 @@
+"""Take away one guard at a time, and see whether a test notices: `make mutants`.
+
+Each mutant is one change to one SQL function, and names the tests that must fail of it; only those run. A
+mutant that lives is a promise that nobody watches.
+"""
+# ruff: noqa: T201, E501 - a script for the terminal, which quotes SQL as it stands
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+HOUSE = Path(__file__).parent.parent
+SQL = Path("src/holdfast/sql/functions")
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    guard: str
+    instead: str
+    tests: str
+
+
+MUTANTS = [
+    Mutant(
+        "finish: completes under any lease",
+        "finish.sql",
+        "        and j.lease = r.lease\n        and (r.outcome is null",
+        "        and (r.outcome is null",
+        "sql/test_sql_leases.py",
+    ),
+    Mutant(
+        "give_back: accepts a failure under any lease",
+        "finish.sql",
+        "where j.id = r.id and j.lease = r.lease offset 0) j\n  join holdfast.lane",
+        "where j.id = r.id offset 0) j\n  join holdfast.lane",
+        "sql/test_sql_leases.py",
+    ),
+    Mutant(
+        "finish: does not lock before a second look",
+        "finish.sql",
+        "      for update of j;\n",
+        "      ;\n",
+        "sql/test_sql_races.py",
+    ),
+    Mutant(
+        "finish: locks rows that others hold",
+        "finish.sql",
+        "      where j.lease = r.lease\n        or j.lease is null\n",
+        "",
+        "sql/test_sql_races.py::test_a_report_does_not_wait_for_a_job_that_another_holds_by_now",
+    ),
+    Mutant(
+        "finish: one report may stand twice in a call",
+        "finish.sql",
+        "if cardinality(ids) > 1 and (select count(distinct i) from unnest(ids) i) < cardinality(ids) then",
+        "if false then",
+        "sql/test_sql_finish.py::test_reports_that_cannot_be_read_are_refused",
+    ),
+    Mutant(
+        "finish: a wish to cancel is forgotten",
+        "finish.sql",
+        "        when j.cancel_requested_at is not null then 'cancelled'\n",
+        "",
+        "sql/test_sql_finish.py",
+    ),
+    Mutant(
+        "give_back: attempts are not counted",
+        "finish.sql",
+        "and (r.retry is false or j.attempt >= j.max_attempts)",
+        "and (r.retry is false)",
+        "sql/test_sql_finish.py",
+    ),
+    Mutant(
+        "give_back: a retry that was forbidden is tried",
+        "finish.sql",
+        "and (r.retry is false or j.attempt >= j.max_attempts)",
+        "and (j.attempt >= j.max_attempts)",
+        "sql/test_sql_finish.py",
+    ),
+    Mutant(
+        "put_back: returned jobs in any order",
+        "finish.sql",
+        "      order by j.seq\n    ) b",
+        "      order by random()\n    ) b",
+        "sql/test_sql_finish.py sql/test_sql_recover.py",
+    ),
+    Mutant(
+        "claim: waits for what others have locked",
+        "claim.sql",
+        "          for update skip locked",
+        "          for update",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: locks nothing",
+        "claim.sql",
+        "          for update skip locked",
+        "",
+        "sql/test_sql_claim_together.py sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: counts no attempt",
+        "claim.sql",
+        "            attempt = j.attempt + 1,\n",
+        "",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: hands out what has no attempts left",
+        "claim.sql",
+        "            and j.attempt < j.max_attempts\n",
+        "",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: in any order",
+        "claim.sql",
+        "          order by j.seq\n          limit l.share",
+        "          order by random()\n          limit l.share",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: less urgent first",
+        "claim.sql",
+        "    order by l.priority desc, l.kind desc\n  loop",
+        "    order by l.priority, l.kind desc\n  loop",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: from paused queues too",
+        "claim.sql",
+        "        and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)\n",
+        "",
+        "sql/test_sql_claim.py",
+    ),
+    Mutant(
+        "claim: many suspects at a time",
+        "claim.sql",
+        "continue when holdfast.has_fresh_suspect(consumer, now_at);",
+        "",
+        "sql/test_sql_suspects.py",
+    ),
+    Mutant(
+        "claim: a suspect's start is not on record",
+        "claim.sql",
+        "        perform holdfast.start_suspect(consumer, new_lease, level.ids, now_at);\n",
+        "",
+        "sql/test_sql_suspects.py",
+    ),
+    Mutant(
+        "claim: for a worker that was declared lost",
+        "worker.sql",
+        "  elsif known.lost_at is not null or known.left_at is not null then\n",
+        "  elsif false then\n",
+        "sql/test_sql_workers.py",
+    ),
+    Mutant(
+        "recover: the old lease still counts",
+        "recover.sql",
+        "    lease = gen_random_uuid(),\n",
+        "",
+        "sql/test_sql_leases.py sql/test_sql_races.py",
+    ),
+    Mutant(
+        "recover: judges after an outage",
+        "recover.sql",
+        "greatest(s.heartbeat_at, s.graced_at) + s.lease_time < now_at",
+        "s.heartbeat_at + s.lease_time < now_at",
+        "sql/test_sql_recover.py",
+    ),
+    Mutant(
+        "recover: waits for a report under way",
+        "recover.sql",
+        "          and j.worker_id = any(dead_workers)\n        limit 5000\n        for update skip locked),",
+        "          and j.worker_id = any(dead_workers)\n        limit 5000\n        for update),",
+        "sql/test_sql_races.py",
+    ),
+    Mutant(
+        "recover: charges the innocent",
+        "recover.sql",
+        "  where g.started\n    and",
+        "  where true\n    and",
+        "sql/test_sql_recover.py sql/test_sql_suspects.py",
+    ),
+    Mutant(
+        "recover: what may run once runs again",
+        "recover.sql",
+        "(j.attempt >= j.max_attempts or j.id = any(spent))",
+        "(j.attempt >= j.max_attempts)",
+        "sql/test_sql_once.py",
+    ),
+    Mutant(
+        "recover: no deadline",
+        "recover.sql",
+        "where x.deadline_at < now_at - interval '5 seconds'",
+        "where false",
+        "sql/test_sql_once.py",
+    ),
+    Mutant(
+        "cancel: decides without the lock",
+        "operate.sql",
+        "  perform from holdfast.job j where j.id = any(ids) order by j.id for update;\n",
+        "",
+        "sql/test_sql_races.py sql/test_sql_cancel.py",
+    ),
+    Mutant(
+        "cancel: the worker is not told",
+        "operate.sql",
+        "  join holdfast.job j on j.id = c.job_id and j.lease = c.lease\n  where c.worker_id = cancels.worker\n",
+        "  where false\n",
+        "sql/test_sql_cancel.py",
+    ),
+    Mutant(
+        "replay: attempts go on",
+        "dead.sql",
+        "for update;\n  if not found or holdfast.revive(array[replay.id], holdfast.clock()) = 0 then",
+        "for update;\n  if not found or holdfast.revive(array[replay.id], holdfast.clock()) > 0 then",
+        "sql/test_sql_dead.py",
+    ),
+    Mutant(
+        "replay: a live job's letter is thrown away",
+        "dead.sql",
+        "  delete from holdfast.dead_letter d where d.id = any(revived);\n",
+        "  delete from holdfast.dead_letter d where d.id = any(ids);\n",
+        "sql/test_sql_dead.py",
+    ),
+    Mutant(
+        "start: for whoever asks",
+        "progress.sql",
+        "    where j.lease = r.lease\n    order by j.id\n    for key share of j\n",
+        "    order by j.id\n    for key share of j\n",
+        "sql/test_sql_progress.py",
+    ),
+    Mutant(
+        "promote: waits for a job that is being changed",
+        "promote.sql",
+        "      limit promote.amount\n      for update skip locked",
+        "      limit promote.amount\n      for update",
+        "sql/test_sql_promote.py",
+    ),
+    Mutant(
+        "guard: any change of state",
+        "guard.sql",
+        "  if old.state <> new.state and (",
+        "  if false and (",
+        "sql/test_sql_states.py",
+    ),
+    Mutant(
+        "guard: a place that a head has passed",
+        "guard.sql",
+        "    or new.seq < old.seq\n",
+        "",
+        "sql/test_sql_states.py",
+    ),
+    Mutant(
+        "guard: anybody opens the door",
+        "guard.sql",
+        " or current_user <> %L',",
+        " or %L is null',",
+        "sql/test_sql_states.py",
+    ),
+    Mutant(
+        "guard: jobs leave by hand",
+        "guard.sql",
+        "before delete on holdfast.job\nfor each statement when (current_setting('holdfast.door', true) is distinct from 'open')",
+        "before delete on holdfast.job\nfor each statement when (false)",
+        "sql/test_sql_states.py",
+    ),
+    Mutant(
+        "enqueue: the same id twice is two jobs",
+        "enqueue.sql",
+        "    on conflict (id) do nothing;\n    if found then",
+        "    on conflict (id) do update set used_at = excluded.used_at;\n    if found then",
+        "sql/test_sql_caller_ids.py",
+    ),
+    Mutant(
+        "advance: does not wait for open writers",
+        "advance.sql",
+        "coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven",
+        "s as proven",
+        "sql/test_sql_heads.py sql/test_sql_late_commits.py",
+    ),
+]
+
+
+def main() -> int:
+    wanted = sys.argv[1:]
+    begun = time.monotonic()
+    alive = []
+    for mutant in MUTANTS:
+        if wanted and not any(word in mutant.name for word in wanted):
+            continue
+        since = time.monotonic()
+        caught = is_caught(mutant)
+        print(
+            f"{'caught' if caught else 'ALIVE ':7} {time.monotonic() - since:5.1f} s  {mutant.name}",
+            flush=True,
+        )
+        if not caught:
+            alive.append(mutant)
+    amount = len(MUTANTS) if not wanted else "some"
+    print(f"{amount} mutants, {len(alive)} alive, in {time.monotonic() - begun:.0f} s")
+    return bool(alive)
+
+
+def is_caught(mutant: Mutant) -> bool:
+    with tempfile.TemporaryDirectory(prefix="hf-mutant-") as directory:
+        shutil.copytree(HOUSE / "src", Path(directory, "src"), ignore=shutil.ignore_patterns("__pycache__"))
+        file = Path(directory) / SQL / mutant.file
+        text = file.read_text()
+        if text.count(mutant.guard) != 1:
+            raise SystemExit(f"{mutant.name}: {mutant.file} has its guard {text.count(mutant.guard)} times")
+        file.write_text(text.replace(mutant.guard, mutant.instead))
+        tests = [str(HOUSE / "tests" / test) for test in mutant.tests.split()]
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests],
+            cwd=HOUSE,
+            env={**os.environ, "PYTHONPATH": str(Path(directory, "src"))},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if run.returncode not in (0, 1):  # neither passed nor failed: the tests could not be run
+            raise SystemExit(f"{mutant.name}:\n{run.stdout}\n{run.stderr}")
+        return run.returncode == 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""Jobs whose start is on record: a deadline that is enforced, and one run at most."""
+
+import pytest
+
+
+@pytest.fixture
+def started(sql):
+    """`started(timeout=…, once=…)`: a job that its worker has begun."""
+
+    def start(timeout=None, once=False, **options):
+        job_id = sql.enqueue(**options)
+        job = sql.claim_one(worker=(worker := sql.value("register")))
+        gone = sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=[timeout], once=[once])
+        assert (job.id, gone) == (job_id, [])
+        return worker, job
+
+    return start
+
+
+def test_what_may_run_once_is_dead_when_its_worker_is_lost(sql, started):
+    worker, job = started(once=True, max_attempts=5)
+    assert sql.lose(worker) == 1
+    assert sql.state(job.id) == "dead"
+    assert "lost" in sql.job(job.id).last_error
+    worker, job = started(max_attempts=5)
+    assert sql.lose(worker) == 1
+    assert sql.state(job.id) == "pending"
+
+
+def test_what_may_run_once_pays_also_beside_a_suspect(sql, started):
+    """Of a worker that had a suspect only suspects are charged: but a started one has run."""
+    worker, suspect = started()
+    sql.lose(worker)
+    second = sql.value("register")
+    (suspect,) = sql.claim(worker=second)
+    once = sql.enqueue(max_attempts=5)
+    (job,) = sql.claim(worker=second)
+    sql.rows("start", ids=[job.id], leases=[job.lease], once=[True])
+    assert sql.lose(second) == 2
+    assert (sql.state(once), sql.state(suspect.id)) == ("dead", "pending")
+
+
+def test_one_that_was_never_started_is_handed_out_again(sql):
+    job_id = sql.enqueue(max_attempts=1)
+    worker = sql.value("register")
+    sql.claim_one(worker=worker)
+    sql.lose(worker)
+    assert sql.state(job_id) == "pending"
+
+
+def test_a_job_is_taken_away_a_little_after_its_deadline(sql, started, clock):
+    worker, job = started(timeout="1 minute", max_attempts=2)
+    for _ in range(12):
+        clock.advance(seconds=5)
+        sql.value("heartbeat", worker=worker)
+        assert sql.value("recover") == 0
+    clock.advance(seconds=6)
+    sql.value("heartbeat", worker=worker)
+    assert sql.value("recover") == 1
+    assert sql.state(job.id) == "pending"
+    assert sql.job(job.id).last_error.startswith("timed out")
+    (refusal,) = sql.finish([job])
+    assert refusal.sqlstate == "HF001"
+    assert [row.error for row in sql.rows("job_errors", id=job.id)] == [sql.job(job.id).last_error]
+
+
+def test_an_overdue_job_without_attempts_is_dead(sql, started, clock):
+    worker, job = started(timeout="1 second", max_attempts=1)
+    clock.advance(seconds=7)
+    sql.value("heartbeat", worker=worker)
+    sql.value("recover")
+    assert sql.state(job.id) == "dead"
+
+
+def test_a_suspect_gets_its_deadline_too(sql, started):
+    worker, job = started(timeout="1 minute")
+    sql.lose(worker)
+    suspect = sql.claim_one()
+    assert (suspect.id, suspect.suspect) == (job.id, True)
+    sql.rows("start", ids=[suspect.id], leases=[suspect.lease], timeouts=["1 minute"], once=[True])
+    assert sql("select lease, deadline_at is not null, once from holdfast.running") == [
+        (suspect.lease, True, True)
+    ]
+
+
+def test_a_start_that_is_repeated_keeps_what_was_said(sql, started):
+    _, job = started(timeout="1 minute", once=True)
+    sql.rows("start", ids=[job.id], leases=[job.lease])
+    sql.value("progress", id=job.id, lease=job.lease, percent=5)
+    assert sql("select progress, deadline_at is not null, once from holdfast.running") == [(5, True, True)]
+
+
+def test_what_is_no_longer_held_is_named(sql, started):
+    worker, job = started()
+    other = sql.enqueue()
+    assert sql.rows("not_held", ids=[job.id], leases=[job.lease]) == []
+    assert [row[0] for row in sql.rows("not_held", ids=[job.id, other], leases=[job.lease, job.lease])] == [
+        other
+    ]
+    sql.lose(worker)
+    assert [row[0] for row in sql.rows("not_held", ids=[job.id], leases=[job.lease])] == [job.id]

@@ -1,0 +1,120 @@
+"""Handlers in processes of their own: warm, stopped for certain, and alone in their death."""
+
+import os
+
+import isolated
+import pytest
+
+from holdfast import BadValue, Holdfast, JobState
+
+
+@pytest.fixture
+def hf(hf: Holdfast) -> Holdfast:
+    for task in isolated.hf.tasks:
+        hf.tasks.register(task)
+    return hf
+
+
+def run(hf: Holdfast, *jobs, **options):
+    hf.worker(**options).run(drain=True)
+    return [job.refresh() for job in jobs]
+
+
+def test_a_process_is_another_one_and_is_kept_warm(hf):
+    jobs = [hf.enqueue("where") for _ in range(3)]
+    pids = {end.result[0] for end in run(hf, *jobs, concurrency=1)}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+    (end,) = run(hf, hf.enqueue("later", {"n": 7}))
+    assert (end.state, end.result) == (JobState.COMPLETED, {"n": 7})
+
+
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("exit", "ProcessDied: its process ended with exit code 7 while it ran"),
+        ("segfault", "ProcessDied: its process ended by SIGSEGV while it ran"),
+        ("raise", "ValueError: no"),
+        ("system exit", "SystemExit: 3"),
+    ],
+)
+def test_whatever_a_handler_dies_of_is_its_own_failure_alone(hf, how, error):
+    jobs = [hf.enqueue("where"), hf.enqueue("die", {"how": how}, max_attempts=1), hf.enqueue("where")]
+    ends = run(hf, *jobs, concurrency=1)
+    assert [end.state for end in ends] == [JobState.COMPLETED, JobState.DEAD, JobState.COMPLETED]
+    assert ends[1].last_error == error
+
+
+def test_outcomes_and_secrets_cross_the_boundary(hf):
+    jobs = [
+        hf.enqueue("tell", {"kind": kind, "secret": {"$secret": "hunter2"}}, max_attempts=1)
+        for kind in ("cancel", "give up", "")
+    ]
+    ends = run(hf, *jobs)
+    assert [(end.state, end.last_error) for end in ends[:2]] == [
+        (JobState.CANCELLED, "no need"),
+        (JobState.DEAD, "no use"),
+    ]
+    assert "the password is" in ends[2].last_error
+    assert "hunter2" not in ends[2].last_error
+    (error,) = jobs[2].errors()
+    assert "isolated.py" in error.traceback
+    assert "hunter2" not in error.traceback
+
+
+def test_one_that_takes_too_long_is_killed(hf):
+    (end,) = run(hf, hf.enqueue("spin", max_attempts=1))
+    assert end.state is JobState.DEAD
+    assert end.last_error == "TimeoutError: its process was killed: it ran longer than its timeout"
+
+
+def test_one_that_takes_too_much_memory_is_killed(hf):
+    (end,) = run(hf, hf.enqueue("swell", max_attempts=1))
+    assert end.state is JobState.DEAD
+    assert "the limit is 209,715,200" in end.last_error
+
+
+def test_progress_and_cancel_cross_the_boundary(hf, work, until):
+    job = hf.enqueue("progress")
+    work()
+    seen = until(lambda: (seen := job.refresh()).progress and seen)
+    assert (seen.progress, seen.stage) == (40, "rendering")
+    assert job.cancel() == "requested"
+    end = until(lambda: (seen := job.refresh()).state.final and seen)
+    assert (end.state, end.last_error) == (JobState.CANCELLED, "called off while it ran")
+
+
+def test_a_shutdown_that_cannot_wait_kills_it_and_gives_it_back(hf, work, until):
+    job = hf.enqueue("progress", max_attempts=2)
+    worker = work(grace=0)
+    until(lambda: job.refresh().progress == 40)
+    worker.end()
+    assert (job.refresh().state, job.refresh().attempt) == (JobState.PENDING, 1)
+
+
+def test_exactly_once_works_there_too(hf, ask):
+    ask("create table moved (n integer)")
+    (end,) = run(hf, hf.enqueue("move"))
+    assert (end.state, end.result) == (JobState.COMPLETED, "moved")
+    assert ask("select n from moved") == [(1,)]
+
+
+def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf):
+    @hf.task(name="local", isolation="process")
+    def local() -> None: ...
+
+    with pytest.raises(BadValue, match="cannot be imported there"):
+        hf.worker()
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"isolation": "thread"}, "isolation"),
+        ({"memory_limit": 2**30}, "memory_limit"),
+        ({"isolation": "process", "memory_limit": 5}, "memory_limit"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(hf, options, field):
+    with pytest.raises(BadValue, match=field):
+        hf.task(name="x", **options)(lambda: None)
