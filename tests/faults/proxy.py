@@ -123,6 +123,7 @@ class Proxy:
                     server.connect(f"{self._to['host']}/.s.PGSQL.{self._to['port']}")
                 except OSError:  # the server is away
                     client.close()
+                    server.close()
                     continue
                 line = Line(self, client, server)
                 line.silent = self._mute
