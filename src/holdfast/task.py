@@ -268,6 +268,11 @@ class Registry:
                 suggestion=nearest(name, self._tasks),
             ) from None
 
+    def settings(self, name: str) -> TaskOptions:
+        """What holds for a task; the defaults for one that is not known here."""
+        known = self._tasks.get(name)
+        return TaskOptions() if known is None else known.settings
+
     def names(self) -> list[str]:
         return sorted(self._tasks)
 

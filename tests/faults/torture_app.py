@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import psycopg
-
 from holdfast import Context, Holdfast, RetryPolicy, Snooze
 
 hf = Holdfast()
@@ -79,9 +77,6 @@ def main() -> None:
     if shift := options.pop("shift", 0):
         real = time.time
         time.time = lambda: real() + shift
-    if options.pop("check", False):
-        with psycopg.connect(hf.dsn):
-            return
     hf.worker(**options).run()
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli import values
-from holdfast.cli.enqueue import each
+from holdfast.cli.enqueue import each, ids_argument, some_ids_argument
 from holdfast.cli.jobs import masked, show_jobs
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
@@ -31,7 +31,6 @@ def _filters(command: F) -> F:
     return command
 
 
-_some_ids = click.argument("ids", metavar="[ID]...", type=click.UUID, nargs=-1)
 _all = click.option("--all", "everything", is_flag=True, help="All of them.")
 
 
@@ -56,7 +55,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
 
 
 @click.command()
-@_some_ids
+@some_ids_argument
 @common_options
 @_filters
 @_all
@@ -76,7 +75,7 @@ def replay(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **
 
 
 @click.command()
-@_some_ids
+@some_ids_argument
 @common_options
 @_filters
 @_all
@@ -87,7 +86,7 @@ def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **w
 
 
 @click.command()
-@click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
+@ids_argument
 @common_options
 @click.option("--reason", help="Why; it becomes the last error.")
 @pass_settings

@@ -64,8 +64,12 @@ def enqueue(
         click.echo(job.id)
 
 
+ids_argument = click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
+some_ids_argument = click.argument("ids", metavar="[ID]...", type=click.UUID, nargs=-1)
+
+
 @click.command()
-@click.argument("ids", metavar="[ID]...", type=click.UUID, nargs=-1)
+@some_ids_argument
 @common_options
 @click.option("--queue", help="All live jobs of this queue.")
 @click.option("--task", help="All live jobs of this task.")
@@ -100,7 +104,7 @@ def cancel(
 
 
 @click.command()
-@click.argument("ids", metavar="ID...", type=click.UUID, nargs=-1, required=True)
+@ids_argument
 @common_options
 @pass_settings
 def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:

@@ -7,7 +7,6 @@ decode ─► call the handler ─► normalise what it returned ─► encode �
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, assert_never
 
@@ -21,7 +20,7 @@ from holdfast.options import TaskOptions
 from holdfast.secret import scrub
 from holdfast.task import Registry, Task
 from holdfast.worker.context import Context
-from holdfast.worker.failure import ERROR_LENGTH, clean, failure, secrets_of
+from holdfast.worker.failure import ERROR_LENGTH, clean, failure_of, secrets_of
 from holdfast.worker.hands import Running
 from holdfast.worker.processes import Processes
 from holdfast.worker.threads import Threads
@@ -144,13 +143,10 @@ class Executor:
 
     def _retry(self, job: Claimed) -> bool | None:
         """Not at all for what must never run twice; else as the policy says."""
-        known = job.task in self._registry
-        return False if known and self._registry.get(job.task).settings.at_most_once else None
+        return False if self._registry.settings(job.task).at_most_once else None
 
     def _failed(self, job: Claimed, error: BaseException) -> Failed:
-        outcome = failure(error, secrets_of(job, self._registry))
-        if job.task in self._registry and self._registry.get(job.task).settings.gives_up_on(error):
-            outcome = replace(outcome, final=True)
+        outcome = failure_of(job, error, self._registry)
         self._tell(job, outcome)
         return outcome
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,12 @@ def failure(error: BaseException, secrets: list[str]) -> Failed:
         return Failed(clean(scrub(_told(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
     except Exception:  # noqa: BLE001 - a text that cannot be had must not cost the job
         return Failed(name, name)
+
+
+def failure_of(job: Claimed, error: BaseException, registry: Registry) -> Failed:
+    """The outcome of this job's attempt, final where its task gives up on such an error."""
+    outcome = failure(error, secrets_of(job, registry))
+    return replace(outcome, final=registry.settings(job.task).gives_up_on(error))
 
 
 def secrets_of(job: Claimed, registry: Registry) -> list[str]:

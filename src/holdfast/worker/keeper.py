@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from holdfast import calls
@@ -121,12 +121,18 @@ class Keeper:
 
     async def _find_taken(self) -> None:
         """Jobs that run here but are no longer ours: overdue, or taken by hand."""
-        running = {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+        running = self._at_work()
         if running:
-            ids, leases = list(running), [it.job.lease for it in running.values()]
-            gone = await self._session.run(calls.not_held(ids, leases))
-            if gone:
-                self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+            leases = [it.job.lease for it in running.values()]
+            gone = await self._session.run(calls.not_held(list(running), leases))
+            self._let_go(running, gone)
+
+    def _at_work(self) -> dict[str, Running]:
+        return {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+
+    def _let_go(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
+        if gone:
+            self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._hands.in_flight), list(self._hands.held)
@@ -135,10 +141,9 @@ class Keeper:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
     async def _flush(self) -> None:
-        running = {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+        running = self._at_work()
         gone = await self._flush_starts(running.values()) | await self._flush_notes(running.values())
-        if gone:
-            self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+        self._let_go(running, gone)
         await self._hear_cancels()
 
     async def _hear_cancels(self) -> None:

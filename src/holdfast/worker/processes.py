@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from holdfast.errors import BadValue
 from holdfast.job import Failed, Outcome, Stop
 from holdfast.task import Registry, Task
 from holdfast.worker.context import Context, ProgressNote
-from holdfast.worker.failure import failure, secrets_of
+from holdfast.worker.failure import failure_of
 from holdfast.worker.threads import Threads
 
 LOOK_SECONDS = 0.1
@@ -237,9 +237,7 @@ def _attempt(order: Order, context: Context) -> Outcome:
             value = stop.outcome
         return outcome_of(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the job's failure
-        failed = failure(error, secrets_of(order.job, registry))
-        final = order.job.task in registry and registry.get(order.job.task).settings.gives_up_on(error)
-        return replace(failed, final=final)
+        return failure_of(order.job, error, registry)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

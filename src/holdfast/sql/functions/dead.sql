@@ -93,6 +93,35 @@ end
 $$;
 comment on function holdfast.revive(uuid[], timestamptz) is 'Put dead letters back on their queues; returns how many.';
 
+-- Remove dead letters for good, with the errors of those that were there.
+create or replace function holdfast.erase_dead(ids uuid[])
+returns bigint
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with gone as (
+    delete from holdfast.dead_letter d where d.id = any(ids) returning d.id
+  ),
+  errors as (
+    delete from holdfast.attempt_error e using gone g where e.job_id = g.id
+  )
+  select count(*) from gone
+$$;
+comment on function holdfast.erase_dead(uuid[]) is 'Remove dead letters for good, with their errors; returns how many.';
+
+create or replace function holdfast.note_dead(
+  action text, jobs bigint, queue text, task text, error text, died_after timestamptz, died_before timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.note(note_dead.action, coalesce(note_dead.queue, '*'), jsonb_strip_nulls(jsonb_build_object(
+    'jobs', note_dead.jobs, 'task', note_dead.task, 'error', note_dead.error,
+    'died_after', note_dead.died_after, 'died_before', note_dead.died_before)))
+$$;
+comment on function holdfast.note_dead(text, bigint, text, text, text, timestamptz, timestamptz) is
+  'Write to the audit log what was done to the dead letters that matched.';
+
 create or replace function holdfast.replay(id uuid)
 returns text
 language plpgsql volatile security definer
@@ -131,9 +160,8 @@ begin
     array(select holdfast.pick_dead(
       replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
     holdfast.clock());
-  perform holdfast.note('replay many', coalesce(replay_many.queue, '*'), jsonb_strip_nulls(jsonb_build_object(
-    'jobs', replayed, 'task', replay_many.task, 'error', replay_many.error,
-    'died_after', replay_many.died_after, 'died_before', replay_many.died_before)));
+  perform holdfast.note_dead(
+    'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before);
   return replayed;
 end
 $$;
@@ -147,11 +175,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  delete from holdfast.dead_letter d where d.id = purge.id;
-  if not found then
+  if holdfast.erase_dead(array[purge.id]) = 0 then
     perform holdfast.refuse_unless_dead(purge.id, 'purged', null);
   end if;
-  delete from holdfast.attempt_error e where e.job_id = purge.id;
   perform holdfast.note('purge', purge.id::text);
 end
 $$;
@@ -170,17 +196,14 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  ids uuid[];
+  purged bigint;
 begin
   perform holdfast.check_amount(purge_many.amount);
-  ids := array(select holdfast.pick_dead(
-    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount));
-  delete from holdfast.dead_letter d where d.id = any(ids);
-  delete from holdfast.attempt_error e where e.job_id = any(ids);
-  perform holdfast.note('purge many', coalesce(purge_many.queue, '*'), jsonb_strip_nulls(jsonb_build_object(
-    'jobs', cardinality(ids), 'task', purge_many.task, 'error', purge_many.error,
-    'died_after', purge_many.died_after, 'died_before', purge_many.died_before)));
-  return cardinality(ids);
+  purged := holdfast.erase_dead(array(select holdfast.pick_dead(
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount)));
+  perform holdfast.note_dead(
+    'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before);
+  return purged;
 end
 $$;
 comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer) is

@@ -61,12 +61,7 @@ begin
           3) as max_attempts,
         s.of_queue, s.of_all
       from holdfast.lane l
-      cross join lateral (
-        select bool_or(s.queues is not null) as of_queue, bool_or(s.queues is null) as of_all
-        from holdfast.sleeper s
-        where (s.queues is null or l.queue = any(s.queues))
-          and (s.tasks is null or l.task = any(s.tasks))
-      ) s
+      cross join lateral holdfast.sleepers(l.queue, l.task) s
       where l.queue = enqueue.queue
         and l.task = enqueue.task
         and l.priority = enqueue.priority

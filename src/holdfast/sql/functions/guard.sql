@@ -202,12 +202,7 @@ begin
     s.of_queue, s.of_all
   into place
   from holdfast.lane l
-  cross join lateral (
-    select bool_or(s.queues is not null) as of_queue, bool_or(s.queues is null) as of_all
-    from holdfast.sleeper s
-    where (s.queues is null or l.queue = any(s.queues))
-      and (s.tasks is null or l.task = any(s.tasks))
-  ) s
+  cross join lateral holdfast.sleepers(l.queue, l.task) s
   where l.id = welcome.lane_id
     and l.kind = 0;
   if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then

@@ -28,6 +28,19 @@ where w.asleep
   and w.heartbeat_at + w.lease_time > holdfast.clock();
 comment on view holdfast.sleeper is 'Live workers that sleep until they are notified.';
 
+-- Who sleeps for jobs of a task: anybody that serves its queue, anybody that serves
+-- all. Without a SET clause, so that it becomes a part of the query that asks it.
+create or replace function holdfast.sleepers(queue text, task text)
+returns table (of_queue boolean, of_all boolean)
+language sql stable
+as $$
+  select bool_or(s.queues is not null), bool_or(s.queues is null)
+  from holdfast.sleeper s
+  where (s.queues is null or sleepers.queue = any(s.queues))
+    and (s.tasks is null or sleepers.task = any(s.tasks))
+$$;
+comment on function holdfast.sleepers(text, text) is 'Whether anybody sleeps for this queue and task: of those that serve it, and of those that serve all.';
+
 -- Whether this transaction sees who sleeps now: an older snapshot shows who slept
 -- when it began, and then everybody is woken.
 create or replace function holdfast.sees_sleepers()
@@ -65,13 +78,11 @@ returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.wake(l.queue, bool_or(s.queues is not null), bool_or(s.queues is null))
+  select holdfast.wake(l.queue, bool_or(s.of_queue), bool_or(s.of_all))
   from holdfast.lane l
-  left join holdfast.sleeper s
-    on (s.queues is null or l.queue = any(s.queues))
-    and (s.tasks is null or l.task = any(s.tasks))
+  cross join lateral holdfast.sleepers(l.queue, l.task) s
   where l.id = any(lanes)
-    and (s.id is not null or not holdfast.sees_sleepers())
+    and (s.of_queue or s.of_all or not holdfast.sees_sleepers())
   group by l.queue
 $$;
 comment on function holdfast.wake_lanes(integer[]) is 'Notify the live sleepers that serve these lanes.';
