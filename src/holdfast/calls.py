@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -26,7 +26,8 @@ Rows = Sequence[Row]
 class Call(NamedTuple, Generic[T]):
     """One call of one SQL function: carry it to a database and `read` what comes back.
 
-    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them.
+    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them, and
+    bytes as they are.
     """
 
     function: "Function"
@@ -39,7 +40,8 @@ class Call(NamedTuple, Generic[T]):
 class Function:
     """The signature of a SQL function, and the columns that we ask of it.
 
-    JSON and UUIDs travel as text where speed counts: they are decoded once, by those who need them.
+    JSON and UUIDs travel as text where speed counts, and the answer to a plain call has them so: they are
+    decoded once, by those who need them.
     """
 
     name: str
@@ -157,11 +159,11 @@ def _interval(delay: timedelta) -> str:
 class Claimed(msgspec.Struct, frozen=True, gc=False):
     """A job as a claim hands it out. `payload` and `headers` are still JSON text."""
 
+    lease: str
     id: str
     task: str
     payload: str
     attempt: int
-    lease: str
     max_attempts: int
     queue: str
     priority: int
@@ -176,25 +178,34 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
 
 # A time is half of what it takes to read a row, and few handlers ask for it: as a number it costs little.
 _CLAIMED = (
-    "id::text, task, payload::text, attempt, lease::text, max_attempts, queue, priority, suspect, "
-    "date_part('epoch', created_at), headers::text"
+    "id, task, payload, attempt, max_attempts, queue, priority, suspect, "
+    "date_part('epoch', created_at), headers"
 )
-_claim = _function("claim", "worker uuid, lease uuid, queues text[], tasks text[], amount integer", _CLAIMED)
+_claim = _function(
+    "claim", "worker uuid, lease uuid, queues text[], tasks text[], amount integer, above integer", _CLAIMED
+)
 _claimed = _function("claimed", "worker uuid, lease uuid", _CLAIMED)
 
 
-def _read_claimed(rows: Rows) -> list[Claimed]:
-    return [Claimed(*row) for row in rows]
+def _read_claimed(lease: str) -> Callable[[Rows], list[Claimed]]:
+    """Who asks knows the lease, so it is not sent back with each job."""
+    return lambda rows: [Claimed(lease, *row) for row in rows]
 
 
 def claim(
-    *, worker: str, lease: str, queues: list[str] | None, tasks: list[str] | None, amount: int
+    *,
+    worker: str,
+    lease: str,
+    queues: list[str] | None,
+    tasks: list[str] | None,
+    amount: int,
+    above: int | None = None,
 ) -> Call[list[Claimed]]:
-    return _claim.plain(_read_claimed, worker, lease, _texts(queues), _texts(tasks), amount)
+    return _claim.plain(_read_claimed(lease), worker, lease, _texts(queues), _texts(tasks), amount, above)
 
 
 def claimed(*, worker: str, lease: str) -> Call[list[Claimed]]:
-    return _claimed.plain(_read_claimed, worker, lease)
+    return _claimed.plain(_read_claimed(lease), worker, lease)
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
@@ -246,16 +257,20 @@ def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
     delays = [None if report.delay is None else _interval(report.delay) for report in reports]
     return _finish.plain(
         _read_refusals,
-        arrays.words([report.id for report in reports]),
-        arrays.words(leases if len(set(leases)) > 1 else leases[:1]),
+        arrays.uuids([report.id for report in reports]),
+        arrays.uuids(leases if len(set(leases)) > 1 else leases[:1]),
         None if outcomes.count("completed") == len(outcomes) else arrays.words(outcomes),
         _given([report.result for report in reports]),
         _given([report.error for report in reports]),
         _given([report.traceback for report in reports]),
         _given(retries),
         _given(delays),
-        arrays.numbers([report.seconds for report in reports]),
+        _durations([report.seconds for report in reports]),
     )
+
+
+def _durations(seconds: list[float | None]) -> str | bytes:
+    return arrays.numbers(seconds) if None in seconds else arrays.doubles(cast("list[float]", seconds))
 
 
 def _given(values: list[str | None]) -> str | None:
@@ -329,7 +344,7 @@ _register = _function(
     "register::text",
 )
 _heartbeat = _function("heartbeat", "worker uuid")
-_sleep = _function("sleep", "worker uuid, asleep boolean")
+_sleep = _function("sleep", "worker uuid, asleep boolean, above integer")
 _leave = _function("leave", "worker uuid")
 _disown = _function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
 _channel = _function("channel", "queue text")
@@ -355,9 +370,9 @@ def heartbeat(worker: str) -> Call[datetime]:
     return _heartbeat.plain(_one, worker)
 
 
-def sleep(worker: str, *, asleep: bool) -> Call[bool]:
-    """Answers whether a transaction that may hold new jobs is open."""
-    return _sleep.plain(_one, worker, asleep)
+def sleep(worker: str, *, above: int | None = None) -> Call[bool]:
+    """Answers whether a transaction that may hold new jobs is open, of which nobody may tell us."""
+    return _sleep.plain(_one, worker, True, above)
 
 
 def leave(worker: str) -> Call[int]:
@@ -412,7 +427,11 @@ def tick() -> Call[list[tuple[str, str | None]]]:
 
 _cancel = _function("cancel", "id uuid")
 _cancel_many = _function("cancel_many", "ids uuid[]")
-_cancel_matching = _function("cancel_matching", "queue text, task text, state text, amount integer")
+_cancel_matching = _function(
+    "cancel_matching",
+    "queue text, task text, state text, amount integer, after uuid",
+    "cancelled, requested, last_id",
+)
 _give_up = _function("give_up", "id uuid, reason text")
 _run_now = _function("run_now", "id uuid")
 _pause = _function("pause", "queue text")
@@ -438,9 +457,12 @@ class Cancelled(NamedTuple):
 
 
 def cancel_matching(
-    *, queue: str | None, task: str | None, state: str | None, amount: int
-) -> Call[Cancelled]:
-    return _cancel_matching(lambda rows: Cancelled._make(rows[0]), queue, task, state, amount)
+    *, queue: str | None, task: str | None, state: str | None, amount: int, after: UUID | None
+) -> Call[tuple[Cancelled, UUID | None]]:
+    """Answers also with the id to go on `after`, or with `None` if nothing is left."""
+    return _cancel_matching(
+        lambda rows: (Cancelled(*rows[0][:2]), rows[0][2]), queue, task, state, amount, after
+    )
 
 
 def give_up(job_id: UUID, reason: str | None) -> Call[str]:

@@ -267,7 +267,7 @@ class Holdfast:
         state: JobState | str | None = None,
         amount: int = 50,
     ) -> list[JobSnapshot]:
-        return await self.arun(calls.list_jobs(queue=queue, task=task, state=_state(state), amount=amount))
+        return await self.arun(_jobs(queue, task, state, amount))
 
     def stats(self) -> list[Stat]:
         """How many jobs there are per queue and state."""
@@ -315,22 +315,22 @@ class Holdfast:
         self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
     ) -> Cancelled:
         """Call off all live jobs of a queue, a task or both, in batches; how many."""
-        cancelled = requested = 0
-        while True:
-            some = self.run(_cancel_some(queue, task, state))
-            cancelled, requested = cancelled + some.cancelled, requested + some.requested
-            if sum(some) < CANCEL_BATCH:
-                return Cancelled(cancelled, requested)
+        batches: list[Cancelled] = []
+        last: UUID | None = None
+        while last is not None or not batches:
+            some, last = self.run(_cancel_some(queue, task, state, last))
+            batches.append(some)
+        return _total(batches)
 
     async def acancel_matching(
         self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
     ) -> Cancelled:
-        cancelled = requested = 0
-        while True:
-            some = await self.arun(_cancel_some(queue, task, state))
-            cancelled, requested = cancelled + some.cancelled, requested + some.requested
-            if sum(some) < CANCEL_BATCH:
-                return Cancelled(cancelled, requested)
+        batches: list[Cancelled] = []
+        last: UUID | None = None
+        while last is not None or not batches:
+            some, last = await self.arun(_cancel_some(queue, task, state, last))
+            batches.append(some)
+        return _total(batches)
 
     # Dead letters.
 
@@ -373,11 +373,11 @@ class Holdfast:
         return await self.arun(calls.list_retry_policies())
 
     def set_retry_policy(self, task: str, policy: RetryPolicy) -> None:
-        """Say how a task is retried from now on; this wins over what its code declares."""
-        self.run(calls.set_retry_policy(limits.name("task", task), policy))
+        """Say how a task is retried from now on; this wins over the policy that its code declares."""
+        self.run(_set_retry_policy(task, policy))
 
     async def aset_retry_policy(self, task: str, policy: RetryPolicy) -> None:
-        await self.arun(calls.set_retry_policy(limits.name("task", task), policy))
+        await self.arun(_set_retry_policy(task, policy))
 
     def reset_retry_policy(self, task: str) -> bool:
         """Forget what was set; whether anything was."""
@@ -443,18 +443,30 @@ def _jobs(
 
 
 def _identities(ids: Iterable[UUID | str]) -> list[UUID]:
+    if isinstance(ids, str | UUID):
+        raise limits.refused("ids", ids, "must be a list of ids", hint="Write [id], or hf.job(id).cancel().")
     return [limits.identity("ids", job_id) for job_id in ids]
 
 
-def _cancel_some(queue: str | None, task: str | None, state: JobState | str | None) -> Call[Cancelled]:
-    return calls.cancel_matching(queue=queue, task=task, state=_state(state), amount=CANCEL_BATCH)
+def _cancel_some(
+    queue: str | None, task: str | None, state: JobState | str | None, after: UUID | None
+) -> Call[tuple[Cancelled, UUID | None]]:
+    return calls.cancel_matching(
+        queue=queue, task=task, state=_state(state), amount=CANCEL_BATCH, after=after
+    )
+
+
+def _total(batches: list[Cancelled]) -> Cancelled:
+    return Cancelled(*map(sum, zip(*batches, strict=True)))
 
 
 def _dead(which: DeadKeywords, *, amount: int | None, everything: bool = True) -> Dead:
     for option in which:
         if option not in DeadKeywords.__annotations__:
             raise UnknownOption.among(option, DeadKeywords.__annotations__, owner="dead letters")
-    if not which and not everything:
+    # An empty text or a None filters nothing: it is a variable that was not set, never "all of them".
+    filtered = any(value is not None and value != "" for value in which.values())
+    if not limits.truth("everything", everything) and not filtered:
         raise limits.refused(
             "everything", everything, "no filter is given", hint="Say everything=True for all dead jobs."
         )
@@ -467,6 +479,12 @@ def _dead(which: DeadKeywords, *, amount: int | None, everything: bool = True) -
         died_before=None if before is None else limits.moment("before", before),
         amount=None if amount is None else limits.integer("amount", amount, range(1, 2**31)),
     )
+
+
+def _set_retry_policy(task: str, policy: RetryPolicy) -> Call[None]:
+    if not isinstance(policy, RetryPolicy):
+        raise limits.refused("policy", policy, "must be a RetryPolicy")
+    return calls.set_retry_policy(limits.name("task", task), policy)
 
 
 def _state(state: JobState | str | None) -> JobState | None:
@@ -482,5 +500,9 @@ def _state(state: JobState | str | None) -> JobState | None:
 
 def _known(snapshot: JobSnapshot | None, job_id: UUID) -> JobSnapshot:
     if snapshot is None:
-        raise JobNotFound(f"there is no job {job_id}", id=job_id)
+        raise JobNotFound(
+            f"there is no job {job_id}",
+            hint="Check the id; jobs are kept for the retention time after they finish.",
+            id=job_id,
+        )
     return snapshot

@@ -197,18 +197,7 @@ class Task(Generic[P, R]):
 
     def encode_result(self, value: Any) -> str | None:
         """What a handler returned as JSON text, `None` for nothing; raises `BadResult`."""
-        if value is None:
-            return None
-        try:
-            return to_json(value).decode()
-        except Unstorable as trouble:
-            path = "result" + trouble.path
-            raise BadResult(
-                f"{self.name}: the handler's result cannot be stored: {path}: {trouble.reason}",
-                hint="Return plain values, or store the rest elsewhere and return where it is.",
-                task=self.name,
-                path=path,
-            ) from trouble
+        return None if value is None else result_json(self.name, value)
 
     def decode_result(self, value: Any) -> Any:
         """A stored result (parsed JSON) as what the function says it returns.
@@ -240,14 +229,29 @@ class Task(Generic[P, R]):
         return self._enqueuer
 
 
+def result_json(task: str, value: Any) -> str:
+    """A result as JSON text; raises `BadResult`."""
+    try:
+        return to_json(value).decode()
+    except Unstorable as trouble:
+        path = "result" + trouble.path
+        raise BadResult(
+            f"{task}: the handler's result cannot be stored: {path}: {trouble.reason}",
+            hint="Return plain values, or store the rest elsewhere and return where it is.",
+            task=task,
+            path=path,
+        ) from trouble
+
+
 class Registry:
     """The tasks known in this process, by name."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
 
-    def register(self, task: Task[..., Any]) -> None:
-        known = self._tasks.setdefault(task.name, task)
+    def register(self, task: Task[..., Any], *, name: str | None = None) -> None:
+        """Under another `name` where jobs know it by that one."""
+        known = self._tasks.setdefault(name or task.name, task)
         if known is not task:
             raise BadName(
                 f"task {task.name!r} is already declared in {_place(known.function)}",

@@ -71,8 +71,8 @@ def program(app: Path, holdfast_dsn: str) -> Iterator[Callable[..., Program]]:
     """Start a command as a process, in the app's directory and on the test's own database."""
     started: list[Program] = []
 
-    def start(*arguments: str) -> Program:
-        started.append(Program(*arguments, cwd=app, dsn=holdfast_dsn))
+    def start(*arguments: str, terminal: bool = False) -> Program:
+        started.append(Program(*arguments, cwd=app, dsn=holdfast_dsn, terminal=terminal))
         return started[-1]
 
     yield start

@@ -1,5 +1,6 @@
 """The command in a process of its own, and ways to wait for what it does."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -18,6 +19,12 @@ T = TypeVar("T")
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 PATIENCE = 20.0
+# Makes its standard input the terminal of a new session, and becomes the program.
+AT_A_TERMINAL = [
+    sys.executable,
+    "-c",
+    "import os, sys; os.login_tty(0); os.execv(sys.argv[1], sys.argv[1:])",
+]
 
 APP = """
 import asyncio
@@ -68,17 +75,20 @@ def until(fact: Callable[[], T], *, seconds: float = PATIENCE) -> T:
 class Program:
     """`holdfast …` as a process. What it says, on either stream, is kept and can be waited for."""
 
-    def __init__(self, *arguments: str, cwd: Path, dsn: str) -> None:
+    def __init__(self, *arguments: str, cwd: Path, dsn: str, terminal: bool = False) -> None:
+        command, environment = [*HOLDFAST, *arguments], {**os.environ, "HOLDFAST_DSN": dsn}
+        ours, theirs = pty.openpty() if terminal else os.pipe()
         self._process = subprocess.Popen(
-            [*HOLDFAST, *arguments],
+            [*AT_A_TERMINAL, *command] if terminal else command,
             cwd=cwd,
-            env={**os.environ, "HOLDFAST_DSN": dsn},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
+            env=environment,
+            stdin=theirs if terminal else subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=not terminal,  # there it makes its own
         )
+        os.close(theirs)
+        self._hears = ours
         self.pid = self._process.pid
         self._said = ""
         self._ended = False
@@ -104,6 +114,10 @@ class Program:
         """As the terminal does for Ctrl-C."""
         os.killpg(self.pid, number)
 
+    def press_ctrl_c(self) -> None:
+        """At its terminal."""
+        os.write(self._hears, b"\x03")
+
     def exit_code(self) -> int:
         try:
             code = self._process.wait(PATIENCE)
@@ -128,14 +142,13 @@ class Program:
             self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)  # the children hold the other end for as long as they live
         assert not self._reader.is_alive()
-        assert self._process.stdout
-        self._process.stdout.close()
+        os.close(self._hears)
 
     def _read(self) -> None:
-        assert self._process.stdout
-        for line in self._process.stdout:
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        while chunk := _read_from(self._hears):
             with self._news:
-                self._said += line
+                self._said += decoder.decode(chunk).replace("\r\n", "\n")
                 self._news.notify_all()
         with self._news:
             self._ended = True

@@ -21,7 +21,11 @@ def test_dead_jobs_are_listed(holdfast, dead):
     (row,) = holdfast("dead", "--queue", "mail", "--error", "Refused 1", "--after", "1h").rows
     assert (row[0], row[3]) == (dead[1], "dead")
     assert holdfast("dead", "--before", "1h").rows == []
-    assert "not a time" in holdfast("dead", "--after", "yesterday").err
+    for never in ("yesterday", "2999-01-01T00:00Z"):
+        answer = holdfast("dead", "--after", never)
+        assert answer.code == 2
+        assert "a time" in answer.err
+    assert "not a time: write how long ago (2h, 3d)" in holdfast("dead", "--after", "yesterday").err
 
 
 def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
@@ -31,6 +35,13 @@ def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
     again = holdfast("replay", dead[0], "--json")
     assert again.code == 1
     assert "only a dead job" in again.json[0]["error"]
+
+
+@pytest.mark.parametrize("command", ["replay", "purge"])
+def test_an_empty_filter_does_not_mean_all_of_them(holdfast, dead, command):
+    refused = holdfast(command, "--error", "")
+    assert (refused.code, "--all" in refused.err) == (2, True)
+    assert len(holdfast("dead").rows) == 3
 
 
 def test_they_are_purged(holdfast, dead):
@@ -67,4 +78,4 @@ def test_policies_are_set_listed_and_reset(holdfast):
     assert (row["task"], row["max_attempts"], row["declared"]) == ("mail.send", 5, False)
     assert holdfast("policy", "reset", "mail.send").out == "The policy of mail.send is reset.\n"
     assert holdfast("policy", "reset", "mail.send").out == "Nothing was set for mail.send.\n"
-    assert holdfast("policy", "set", "Mail Send").code == 1
+    assert holdfast("policy", "set", "Mail Send").code == 2

@@ -93,12 +93,18 @@ def test_a_mistake_in_json_is_pointed_at(without_database):
         (["tea", "--run-at", "2999-01-01T00:00Z"], "must be a time within the next 100 years"),
     ],
 )
-def test_what_the_queue_refuses_is_an_error_without_a_traceback(without_database, arguments, said):
+def test_what_no_queue_would_take_is_wrong_usage(without_database, arguments, said):
     answer = without_database("enqueue", *arguments)
-    assert (answer.code, answer.out) == (1, "")
+    assert (answer.code, answer.out) == (2, "")
     assert answer.err.startswith("Error: ")
     assert said in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_a_payload_that_this_queue_does_not_take_is_refused(holdfast):
+    answer = holdfast("enqueue", "tea", "-", stdin=f'"{"x" * 300_000}"')
+    assert (answer.code, answer.out) == (1, "")
+    assert "limit" in answer.err
 
 
 def test_cancel_calls_off_what_has_not_started(holdfast, hf: Holdfast):

@@ -30,7 +30,7 @@ def test_a_database_that_does_not_answer_is_named_without_its_password(run, addr
 )
 def test_an_address_that_cannot_be_read_is_not_repeated(run, address):
     answer = run("jobs", "--dsn", address)
-    assert (answer.code, answer.out) == (1, "")
+    assert (answer.code, answer.out) == (2, "")
     assert "Error: the DSN cannot be read" in answer.err
     assert "eim" not in answer.err
 

@@ -102,7 +102,9 @@ def test_a_completed_job_is_shown_with_its_result(holdfast, hf: Holdfast, drain)
 def test_an_unknown_job_is_an_error(holdfast):
     unknown = uuid4()
     answer = holdfast("job", str(unknown))
-    assert (answer.code, answer.out, answer.err) == (1, "", f"Error: there is no job {unknown}\n")
+    said, hint = answer.err.splitlines()
+    assert (answer.code, answer.out, said) == (1, "", f"Error: there is no job {unknown}")
+    assert hint.startswith("Hint: Check the id")
 
 
 @pytest.mark.parametrize("arguments", [["jobs"], ["job"]])

@@ -59,7 +59,7 @@ def test_stats_count_every_state_of_each_queue(holdfast, hf: Holdfast, drain):
 
 def test_a_name_that_breaks_the_rules_is_refused(holdfast):
     answer = holdfast("queue", "pause", "Mail")
-    assert answer.code == 1
+    assert answer.code == 2
     assert answer.err.startswith("Error: queue")
 
 

@@ -15,8 +15,8 @@ from holdfast.worker import claimer, loop
 # its server. Caught: a BATCH of 100 in the claimer or in the finisher, a report written on its own, a
 # transaction around a call.
 DRAINED = 5000
-CLAIMS = {"counted": 16, "most": 25}
-FINISHES = {"counted": 19, "most": 40}
+CLAIMS = {"counted": 7, "most": 18}
+FINISHES = {"counted": 8, "most": 30}
 # Making its five connections, and preparing each function on them, are no statements but commits.
 COMMITS_OF_CONNECTING = {"counted": 15, "most": 25}
 

@@ -58,6 +58,26 @@ async def poison() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@hf.task(name="alone", isolation="process")
+def alone(pipe: str, how: str) -> None:
+    """Say who it is, and hold the pipe for as long as it lives."""
+    held = os.open(pipe, os.O_WRONLY)
+    os.write(held, f"{os.getpid()}\n".encode())
+    while how == "burns":
+        pass
+    threading.Event().wait()
+
+
+@hf.task(name="fork")
+def fork(pipe: str) -> int:
+    """Leave a process behind, with a copy of all that the worker holds, until somebody closes the pipe."""
+    pid = os.fork()
+    if pid == 0:
+        os.read(os.open(pipe, os.O_RDONLY), 1)
+        os._exit(0)
+    return pid
+
+
 def tell(name: str, fields: Mapping[str, Any]) -> None:
     print(json.dumps([name, {key: str(value) for key, value in fields.items()}]), flush=True)  # noqa: T201
 

@@ -32,6 +32,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def dead(self) -> bool:
+        return self._process.poll() is not None
+
     def _read(self) -> None:
         assert self._process.stdout
         for line in self._process.stdout:

@@ -2,7 +2,8 @@
 
     worker ──► Proxy ──► PostgreSQL
 
-Each connection is known by what the worker uses it for: claimer, finisher, duties, keeper, listener.
+Each connection is known by what the worker uses it for: claimer, finisher, duties, keeper, listener. Those of
+a pool have no purpose, unless it is a producer's that says so: `application_name=holdfast producer`.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from typing import Self
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 READY = b"Z\x00\x00\x00\x05I"  # the end of an answer, after its transaction has been committed
-_PURPOSE = re.compile(rb"holdfast (claimer|finisher|duties|keeper)|(listen) ")
+_PURPOSE = re.compile(rb"holdfast (claimer|finisher|duties|keeper|producer)|(listen) ")
 
 
 class Line:

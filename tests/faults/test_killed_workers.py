@@ -1,8 +1,9 @@
 """A worker that dies takes nothing with it, and only those pay for its death who may have caused it."""
 
 import signal
-import time
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -10,10 +11,7 @@ from holdfast import Holdfast, JobState
 from holdfast.task import named_job
 
 LEASE = 2.0
-FINISHERS = (
-    "select from pg_stat_activity "
-    "where datname = current_database() and application_name = 'holdfast finisher'"
-)
+SESSIONS = "select from pg_stat_activity where datname = current_database() and application_name = %s"
 
 
 @pytest.fixture
@@ -31,15 +29,14 @@ def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path
     hf.enqueue_many(named_job("noop") for _ in range(3000))
     hf.enqueue_many(named_job("hold", {"gate": str(gate)}) for _ in range(60))
     until(lambda: counts().get("running") == 5 and counts().get("claimed", 0) > 5, say=counts)
-    killed_at = time.monotonic()
     victim.signal(signal.SIGKILL)
     victim.wait()
-    until(lambda: not ask(FINISHERS))  # a write that was under way has ended, one way or the other
+    # A write that was under way has ended, one way or the other.
+    until(lambda: not ask(SESSIONS, "holdfast finisher"))
     started = {row[0] for row in ask("select job_id from holdfast.running")}
     claimed = {row[0] for row in ask("select id from holdfast.job where state = 'claimed'")}
     assert len(started) == 5 < len(claimed)
     until(lambda: set(counts()) == {"completed", "pending"}, say=counts)
-    assert time.monotonic() - killed_at < LEASE + 5
     attempts = dict(ask("select id, attempt from holdfast.job"))
     assert {attempts[job] for job in started} == {1}
     assert {attempts[job] for job in claimed - started} == {0}
@@ -50,6 +47,31 @@ def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path
     attempts = dict(ask("select id, attempt from holdfast.finished"))
     assert {attempts.pop(job) for job in started} == {2}
     assert set(attempts.values()) == {1}
+
+
+def test_with_100_000_jobs_waiting_those_of_a_dead_worker_are_back_in_time_and_go_first(
+    hf: Holdfast, crew, watcher, gate: Path, ask, until, counts
+):
+    victim = crew(concurrency=20, lease_time=LEASE)
+    hf.enqueue_many(named_job("hold", {"gate": str(gate)}) for _ in range(20))
+    until(lambda: counts() == {"running": 20}, say=counts)
+    hf.enqueue_many(named_job("noop") for _ in range(100_000))
+    ((killed_at,),) = ask("select clock_timestamp()")
+    victim.signal(signal.SIGKILL)
+    until(lambda: len(ask(SESSIONS, "holdfast claimer")) == 1)  # the watcher's: no claim is under way
+    lost = [job for (job,) in ask("select id from holdfast.job where state = 'claimed' order by seq")]
+    assert len(lost) >= 20
+    until(lambda: not {"claimed", "running"} & set(counts()), say=counts)
+
+    consumer, order = uuid4(), []
+    while len(order) < len(lost):
+        taken = ask("select id, lease from holdfast.claim(worker => %s)", consumer)
+        order += [job for job, _ in taken]
+        for job, lease in taken:
+            ask("select holdfast.complete(%s, %s)", job, lease)
+    assert order == lost
+    ((claimed_at,),) = ask("select max(claimed_at) from holdfast.finished")
+    assert claimed_at - killed_at < timedelta(seconds=LEASE + 5)
 
 
 @pytest.mark.parametrize(("concurrency", "others", "attempts"), [(201, 200, 2), (1, 5, 1)])
@@ -66,11 +88,30 @@ def test_a_job_that_kills_its_process_dies_alone(
         until(lambda: not {"claimed", "running"} & set(counts()), say=counts)
     assert (poison.refresh().state, poison.refresh().attempt) == (JobState.DEAD, attempts)
     assert "died or was cut off" in poison.refresh().last_error
+    errors = poison.errors()
+    assert [error.attempt for error in errors] == [*range(1, attempts + 1)]
+    assert all("died or was cut off while it ran this job" in error.error for error in errors)
     survivor = crew(lease_time=1, concurrency=concurrency)
     until(lambda: counts() == {"completed": others, "dead": 1}, say=counts)
     assert ask("select distinct attempt from holdfast.finished") == [(1,)]
     assert {job.refresh().state for job in rest[:5]} == {JobState.COMPLETED}
     assert survivor.told.named("worker.lost") == []
+
+
+def test_others_do_not_wait_for_a_job_that_kills_its_worker(hf: Holdfast, crew, ask, until, counts):
+    workers = [crew(lease_time=1) for _ in range(3)]
+    poison, *others = hf.enqueue_many(
+        [named_job("poison", max_attempts=2), *(named_job("noop") for _ in range(200))]
+    )
+
+    def is_dead() -> bool:
+        workers[:] = [crew(lease_time=1) if worker.dead else worker for worker in workers]
+        return poison.refresh().state is JobState.DEAD
+
+    until(is_dead, timeout=30, say=counts)
+    ends = [job.refresh() for job in others]
+    assert {(end.state, end.attempt) for end in ends} == {(JobState.COMPLETED, 1)}
+    assert max(end.finished_at for end in ends) < poison.refresh().finished_at
 
 
 def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(

@@ -8,5 +8,6 @@ def test_nothing_is_lost_and_nothing_runs_twice_unseen(capsys):
     with capsys.disabled():
         print(f"\n{verdict}")  # noqa: T201 - what was survived, for whoever reads the log
     assert not verdict.violations
-    assert verdict.jobs == 2000
+    assert verdict.jobs >= 2000
+    assert verdict.in_doubt_and_there > 0
     assert len(verdict.faults) == len(torture.FAULTS)

@@ -1,9 +1,9 @@
-"""Arrays that we write as text are read by PostgreSQL as what they were."""
+"""Arrays that we write are read by PostgreSQL as what they were."""
 
 import math
 
 import msgspec
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
 from holdfast import arrays
 
@@ -12,7 +12,12 @@ STORABLE = st.text(st.characters(exclude_characters="\0", exclude_categories=["C
 ODD = st.text(st.sampled_from("\\\",{}'nNULul \n\t\u00a0€𝄞"))
 
 # The session is only asked, so one does for all the examples.
-many = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+many = settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[phase for phase in Phase if phase is not Phase.explain],  # it traces every line
+)
 
 
 @many
@@ -49,3 +54,21 @@ def test_a_number_that_is_not_finite_is_left_out(sql):
 @given(values=st.lists(st.uuids()))
 def test_uuids_arrive_as_they_were(sql, values):
     assert sql.one("select %s::uuid[]", arrays.words(map(str, values))) == values
+
+
+@many
+@given(values=st.lists(st.uuids()))
+def test_uuids_arrive_as_they_were_also_in_the_form_the_server_keeps(sql, values):
+    assert as_kept(sql, "uuid[]", arrays.uuids([str(value) for value in values])) == values
+
+
+@many
+@given(values=st.lists(st.floats(allow_nan=False)))
+def test_numbers_arrive_as_they_were_also_in_the_form_the_server_keeps(sql, values):
+    assert as_kept(sql, "double precision[]", arrays.doubles(values)) == values
+
+
+def as_kept(sql, kind: str, value: bytes):
+    result = sql.connection.pgconn.exec_params(f"select $1::{kind}".encode(), [value], param_formats=[1])
+    assert not result.error_message
+    return sql.one(f"select %s::{kind}", result.get_value(0, 0).decode())

@@ -1,7 +1,7 @@
 """Cancels: many at a time, by queue and task, told to the worker that holds the job; one winner in a race."""
 
 import threading
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -31,11 +31,24 @@ def test_a_queue_or_a_task_is_called_off_in_batches(sql):
     sql.enqueue_many(3, "b", queues=["mail"] * 3)
     spared = sql.enqueue("a")
     sql.claim(2, queues=["mail"], tasks=["b"])
-    assert sql.rows("cancel_matching", queue="mail", task="a", amount=3) == [(3, 0)]
-    assert sql.rows("cancel_matching", queue="mail", state="claimed") == [(0, 2)]
-    assert sql.rows("cancel_matching", queue="mail") == [(3, 0)]
-    assert sql.rows("cancel_matching", queue="mail") == [(0, 0)]
+    ((cancelled, requested, last),) = sql.rows("cancel_matching", queue="mail", task="a", amount=3)
+    assert (cancelled, requested) == (3, 0)
+    assert sql.state(last) == "cancelled"
+    assert sql.rows("cancel_matching", queue="mail", state="claimed") == [(0, 2, None)]
+    assert sql.rows("cancel_matching", queue="mail") == [(3, 0, None)]
+    assert sql.rows("cancel_matching", queue="mail") == [(0, 0, None)]
     assert sql.state(spared) == "pending"
+
+
+def test_batches_go_on_where_the_one_before_has_ended(sql):
+    nil = sql.enqueue("a", id=UUID(int=0))
+    ids = sorted([nil, *(sql.enqueue("a") for _ in range(4))])
+    first, second, third = ids[:2], ids[2:4], ids[4:]
+    assert sql.rows("cancel_matching", task="a", amount=2) == [(2, 0, first[-1])]
+    assert sql.rows("cancel_matching", task="a", amount=2, after=second[0]) == [(2, 0, third[-1])]
+    assert sql.state(second[0]) == "pending"
+    assert sql.rows("cancel_matching", task="a", amount=2, after=third[-1]) == [(0, 0, None)]
+    assert sql.rows("cancel_matching", task="a", amount=2) == [(1, 0, None)]
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,37 @@ def test_the_worker_that_holds_a_job_hears_of_it_until_it_has_ended(sql):
     assert sql.one("select count(*) from holdfast.cancellation") == 1
     sql.value("upkeep")
     assert sql.one("select count(*) from holdfast.cancellation") == 0
+
+
+def test_only_jobs_that_are_still_in_that_state_are_called_off(sql, other, background):
+    """Who cancels what waits does not mean what runs by then."""
+    sql.enqueue("a")
+    with other.transaction():
+        (job,) = other.claim()
+        late = background(lambda: sql.rows("cancel_matching", task="a", state="pending"))
+        other.until(lambda: other.is_waiting(sql))
+    assert late() == [(0, 0, None)]
+    assert sql.live(job.id).cancel_requested_at is None
+
+
+def test_a_job_that_was_replayed_and_claimed_meanwhile_is_not_taken_from_its_worker(sql, connect, background):
+    first, second = sorted(sql.enqueue_many(2))
+    for job in sql.claim():
+        if job.id == second:
+            sql.value("fail", id=second, lease=job.lease, error="no", retry=False)
+    holder, replayer, claimer, canceller = (connect() for _ in range(4))
+    with claimer.transaction():
+        with holder.transaction():
+            holder("select from holdfast.job where id = %s for update", first)
+            late = background(lambda: canceller.rows("cancel_many", ids=[first, second]))
+            sql.until(lambda: sql.is_waiting(canceller))
+            replayer.value("replay", id=second)
+            (job,) = claimer.claim()
+            assert job.id == second
+        sql.until(lambda: sql.is_waiting(canceller))
+    assert {row.id: row.answer for row in late()} == {first: "requested", second: "requested"}
+    assert sql.rows("cancels", worker=job.worker) == [(second, job.lease)]
+    assert sql.finish([job], "completed") == []
 
 
 @pytest.mark.parametrize("outcome", ["failed", "snoozed", "released", "interrupted", "cancelled"])

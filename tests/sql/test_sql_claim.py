@@ -36,6 +36,13 @@ def test_higher_priorities_go_first(sql):
     assert [job.priority for job in sql.claim_all()] == sorted(priorities, reverse=True)
 
 
+def test_what_goes_before_other_jobs_can_be_claimed_alone(sql):
+    sql.enqueue_many(4, priorities=[100, 101, 200, 99])
+    assert [job.priority for job in sql.claim_all(above=100)] == [200, 101]
+    assert sql.claim_all(above=100) == []
+    assert [job.priority for job in sql.claim_all()] == [100, 99]
+
+
 def test_within_a_priority_first_come_first_served_across_tasks_and_queues(sql):
     order = [(f"task{n % 7}", f"queue{n % 3}") for n in range(200)]
     random.Random(1).shuffle(order)

@@ -73,6 +73,35 @@ def test_only_who_serves_the_queue_and_task_is_worth_a_notification(sql, sleeper
     assert heard() == ["mail"]
 
 
+def test_a_busy_worker_hears_only_of_what_goes_before_the_jobs_it_has(sql, listen):
+    worker = sql.value("register", queues=["mail"])
+    assert sql.value("sleep", worker=worker, above=100) is False, "it has work, so it need not look again"
+    heard = listen("mail")
+    for way in (enqueue, enqueue_three):
+        way(sql, priority=99)
+        way(sql, priority=100)
+        assert heard() == []
+        way(sql, priority=101)
+        assert heard() == ["mail"]
+    sql.value("sleep", worker=worker)
+    sql.enqueue(queue="mail", priority=99)
+    assert heard() == ["mail"], "it sleeps again, for all"
+
+
+def enqueue(sql: Session, *, priority: int) -> None:
+    sql.enqueue(queue="mail", priority=priority)
+
+
+def enqueue_three(sql: Session, *, priority: int) -> None:
+    sql.enqueue_many(3, queues=["mail"] * 3, priorities=[priority] * 3)
+
+
+def test_a_priority_that_no_job_can_have_is_refused(sql):
+    worker = sql.value("register")
+    with pytest.raises(psycopg.Error, match=r"above.*-32768 to 32767"):
+        sql.value("sleep", worker=worker, above=40_000)
+
+
 def test_a_thousand_jobs_are_one_notification(sql, sleeper, listen):
     sleeper()
     heard = listen("*")

@@ -40,6 +40,29 @@ def test_what_may_run_once_pays_also_beside_a_suspect(sql, started):
     assert (sql.state(once), sql.state(suspect.id)) == ("dead", "pending")
 
 
+@pytest.mark.parametrize("outcome", ["failed", "interrupted"])
+def test_what_may_run_once_is_dead_whatever_its_reporter_says_of_a_retry(sql, started, outcome):
+    _, job = started(once=True, max_attempts=5)
+    assert sql.finish([job], outcome, retries=[True]) == []
+    assert sql.state(job.id) == "dead"
+    _, job = started(max_attempts=5)
+    assert sql.finish([job], outcome, retries=[True]) == []
+    assert sql.state(job.id) != "dead"
+
+
+def test_what_may_run_once_is_dead_when_its_worker_leaves_without_a_word(sql, started):
+    worker, job = started(once=True, max_attempts=5)
+    assert sql.value("leave", worker=worker) == 1
+    assert sql.state(job.id) == "dead"
+
+
+def test_what_may_run_once_and_was_given_back_unstarted_is_handed_out_again(sql, started):
+    """Its start was written, but the reply was lost: its worker did not begin."""
+    _, job = started(once=True, max_attempts=1)
+    assert sql.finish([job], "released") == []
+    assert (sql.state(job.id), sql.claim_one().attempt) == ("pending", 1)
+
+
 def test_one_that_was_never_started_is_handed_out_again(sql):
     job_id = sql.enqueue(max_attempts=1)
     worker = sql.value("register")
@@ -88,6 +111,20 @@ def test_a_start_that_is_repeated_keeps_what_was_said(sql, started):
     sql.rows("start", ids=[job.id], leases=[job.lease])
     sql.value("progress", id=job.id, lease=job.lease, percent=5)
     assert sql("select progress, deadline_at is not null, once from holdfast.running") == [(5, True, True)]
+
+
+def test_a_start_waits_for_another_under_way_and_says_what_it_has_to_say(sql, other, background):
+    """A worker that is slow to begin a job records it as running at the very moment that it begins."""
+    sql.enqueue()
+    job = sql.claim_one()
+    with other.transaction():
+        other.rows("start", ids=[job.id], leases=[job.lease])
+        late = background(
+            lambda: sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=["1 minute"], once=[True])
+        )
+        other.until(lambda: other.is_waiting(sql))
+    assert late() == []
+    assert sql("select deadline_at is not null, once from holdfast.running") == [(True, True)]
 
 
 def test_what_is_no_longer_held_is_named(sql, started):

@@ -30,6 +30,28 @@ def test_a_recovery_steps_over_a_report_under_way(sql, other):
     assert sql.state(jobs[0].id) == "completed"
 
 
+def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_each_other(
+    sql, other, connect, background, clock
+):
+    worker = sql.value("register")
+    sql.enqueue_many(2)
+    first, overdue = sorted(sql.claim(worker=worker), key=lambda job: job.id)
+    sql.rows("start", ids=[overdue.id], leases=[overdue.lease], timeouts=["1 second"])
+    for _ in range(4):
+        sql.value("recover")  # so that it takes no silence for an outage
+        clock.advance(seconds=1.8)
+    sql.value("heartbeat", worker=worker)
+    recoverer = connect()
+    with sql.transaction():
+        sql("select from holdfast.job where id = %s for update", first.id)
+        leaving = background(lambda: other.value("leave", worker=worker))
+        sql.until(lambda: sql.is_waiting(other))
+        # It holds the worker's row now, and comes to the overdue job next.
+        assert recoverer.value("recover") == 1
+    assert leaving() == 2
+    assert (sql.state(first.id), sql.state(overdue.id)) == ("pending", "pending")
+
+
 def test_a_cancel_waits_for_a_completion_under_way_and_is_told_who_won(sql, other, background):
     job_id = sql.enqueue()
     job = sql.claim_one()

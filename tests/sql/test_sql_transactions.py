@@ -122,3 +122,65 @@ def test_a_result_is_there_if_and_only_if_the_handlers_transaction_commits(sql, 
     assert other.state(job_id) == "completed"
     assert other.one("select count(*) from public.effect") == 1
     sql("drop table public.effect")
+
+
+@pytest.fixture
+def effect(sql):
+    """`effect()`: how much was written to the table of this name."""
+    sql("create table public.effect (job uuid)")
+    yield lambda: sql.one("select count(*) from public.effect")
+    sql("drop table public.effect")
+
+
+REPORTS = [("complete", {}), ("fail", {"error": "no"}), ("snooze", {"delay": "0"}), ("release", {})]
+
+
+@pytest.mark.parametrize(("verb", "options"), REPORTS)
+def test_a_transaction_that_is_repeated_with_its_report_writes_nothing_twice(
+    sql, effect, refused, verb, options
+):
+    """The reply to its commit was lost, and its caller cannot know."""
+    sql.enqueue()
+    job = sql.claim_one()
+
+    def work():
+        with sql.transaction():
+            sql("insert into public.effect values (%s)", job.id)
+            sql.value(verb, id=job.id, lease=job.lease, **options)
+
+    work()
+    with refused("HF003") as error:
+        work()
+    assert "already" in error.message
+    assert error.detail["shown"] == str(job.lease)
+    assert effect() == 1
+    sql.value(verb, id=job.id, lease=job.lease, **options)  # repeated alone, it is a repetition
+
+
+def test_two_transactions_that_complete_the_same_job_write_once(sql, other, effect, background, refused):
+    """The first is about to commit, but its caller has lost sight of it and tries again."""
+    sql.enqueue()
+    job = sql.claim_one()
+
+    def again():
+        with other.transaction():
+            other("insert into public.effect values (%s)", job.id)
+            other.value("complete", id=job.id, lease=job.lease)
+
+    with sql.transaction():
+        sql("insert into public.effect values (%s)", job.id)
+        sql.value("complete", id=job.id, lease=job.lease)
+        late = background(again)
+        sql.until(lambda: sql.is_waiting(other))
+    with refused("HF003"):
+        late()
+    assert effect() == 1
+
+
+def test_many_jobs_are_reported_in_one_transaction(sql, effect):
+    sql.enqueue_many(3)
+    with sql.transaction():
+        for job in sql.claim():
+            sql("insert into public.effect values (%s)", job.id)
+            sql.value("complete", id=job.id, lease=job.lease)
+    assert effect() == 3

@@ -137,9 +137,8 @@ def test_a_handler_that_blocks_the_loop_loses_its_job_after_the_timeout(
     work(lease_time=3600)
     until(lambda: job.refresh().state is JobState.RUNNING)
     ask("update holdfast.running set deadline_at = now() - interval '6 seconds'")
-    assert ask("select holdfast.recover()") == [(1,)]
-    end = job.refresh()
-    assert end.state is JobState.DEAD
+    ask("select holdfast.recover()")  # unless the worker itself was quicker
+    end = until(lambda: job.refresh() if job.refresh().state is JobState.DEAD else None)
     assert end.last_error.startswith("timed out")
     gate.set()
     told.wait_for("report.refused")

@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+from datetime import timedelta
+from uuid import uuid4
 
+import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState
+from holdfast import Context, Holdfast, JobState, calls
+from holdfast.task import named_job
 
 
 @pytest.fixture
@@ -135,3 +139,52 @@ def test_many_are_called_off_at_once(hf: Holdfast):
     assert hf.cancel([first.id, str(first.id)]) == {first.id: "cancelled"}
     assert hf.cancel_matching(queue="mail") == (4, 0)
     assert asyncio.run(hf.acancel_matching(task="a")) == (0, 0)
+
+
+@pytest.mark.parametrize("twin", ["sync", "async"])
+def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
+    hf: Holdfast, ask, monkeypatch, holdfast_dsn, until, twin
+):
+    """A batch of which some have just ended is smaller than asked for, and not the last one."""
+    monkeypatch.setattr("holdfast.client.CANCEL_BATCH", 10)
+    answers = []
+
+    def cancel() -> None:
+        match twin:
+            case "sync":
+                answers.append(hf.cancel_matching(task="a"))
+            case _:
+                answers.append(asyncio.run(hf.acancel_matching(task="a")))
+
+    hf.enqueue_many(named_job("a", n) for n in range(40))
+    claimed = ask("select id, lease from holdfast.claim(amount => 40)")
+    waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with psycopg.connect(holdfast_dsn) as finisher:
+        for job in claimed[:5]:
+            finisher.execute("select holdfast.complete(%s, %s)", job)
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        until(lambda: ask(waiting))
+    thread.join()
+    assert answers == [(0, 35)]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
+    monkeypatch.setattr("holdfast.client.CANCEL_BATCH", 2)
+    for _ in range(5):
+        hf.enqueue("a")
+    worker = hf.run(
+        calls.register(
+            name=None,
+            queues=None,
+            tasks=["a"],
+            lease_time=timedelta(seconds=30),
+            host=None,
+            pid=None,
+            version=None,
+        )
+    )
+    hf.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))
+    done = asyncio.run(hf.acancel_matching(task="a")) if is_async else hf.cancel_matching(task="a")
+    assert done == (3, 2)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from holdfast import Context, Holdfast, JobState
+from holdfast.worker import claimer
 
 
 @pytest.fixture
@@ -68,6 +69,33 @@ def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
     assert ran == [150, 150, 100, 100, 30, 30]
 
 
+@pytest.mark.parametrize("busy_since", ["just now", "a while"])
+def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
+    hf: Holdfast, work, slow, gate, until, ask, monkeypatch, busy_since
+):
+    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
+    monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
+    monkeypatch.setattr(claimer, "STREAM", 0 if busy_since == "a while" else 3600)
+    ran = []
+
+    @hf.task(name="note")
+    async def note(what: str) -> None:
+        ran.append(what)
+
+    hf.enqueue_many(note.call("at first") for _ in range(200))
+    slow.enqueue()
+    hf.enqueue_many(note.call("others") for _ in range(400))
+    work(concurrency=1, poll_interval=60)
+    until(lambda: len(ran) == 200 and ask("select from holdfast.worker where asleep and above = 100"))
+    last = note.options(priority=100).enqueue("as urgent as these")
+    urgent = note.options(priority=101).enqueue("urgent")
+    until(lambda: urgent.refresh().state is JobState.CLAIMED)
+    assert last.refresh().state is JobState.PENDING
+    gate.set()
+    until(lambda: len(ran) == 602)
+    assert ran[200:] == ["urgent", *["others"] * 400, "as urgent as these"]
+
+
 def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
     now, most = 0, 0
 
@@ -109,6 +137,17 @@ def test_what_waits_behind_slow_jobs_is_given_back_for_others(
     assert ask(pending) == [(298, 0, True)]
     gate.set()
     until(lambda: ask("select count(*), max(attempt) from holdfast.finished") == [(4300, 1)])
+
+
+def test_the_heads_follow_a_worker_that_claims_very_many(hf: Holdfast, drain, carried, monkeypatch):
+    monkeypatch.setattr("holdfast.worker.life.ADVANCE_SECONDS", 3600)
+
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    hf.enqueue_many(noop.call() for _ in range(10_000))
+    drain()
+    assert carried["advance"] >= 2, "the one at its start, and at least one more"
 
 
 def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain, carried):

@@ -1,10 +1,12 @@
 """What the front door refuses, and what it says then."""
 
+import asyncio
 import multiprocessing
+from uuid import uuid4
 
 import pytest
 
-from holdfast import BadValue, Holdfast
+from holdfast import BadValue, Holdfast, JobNotFound
 
 
 def test_an_empty_dsn_is_refused_and_not_taken_for_the_embedded_server():
@@ -19,11 +21,24 @@ def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
         hf.enqueue_many([task])  # type: ignore[list-item]
 
 
-def test_an_unknown_state_and_an_absurd_amount_are_named(hf: Holdfast):
+@pytest.mark.parametrize("jobs", [Holdfast.jobs, lambda hf, **which: asyncio.run(hf.ajobs(**which))])
+def test_an_unknown_state_and_an_absurd_amount_are_named(hf: Holdfast, jobs):
     with pytest.raises(BadValue, match=r"state 'ded'.*Did you mean 'dead'"):
-        hf.jobs(state="ded")
-    with pytest.raises(BadValue, match="amount -1"):
-        hf.jobs(amount=-1)
+        jobs(hf, state="ded")
+    for amount in (-1, 0, 100_001, True, "5"):
+        with pytest.raises(BadValue, match=f"amount {amount!r}: must be an integer from 1 to 100000"):
+            jobs(hf, amount=amount)
+    assert jobs(hf, amount=1) == []
+
+
+def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast):
+    for one in (uuid4(), str(uuid4())):
+        with pytest.raises(BadValue, match="must be a list of ids"):
+            hf.cancel(one)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="policy 3: must be a RetryPolicy"):
+        hf.set_retry_policy("mail.send", 3)  # type: ignore[arg-type]
+    with pytest.raises(JobNotFound, match="Check the id"):
+        hf.job(uuid4()).refresh()
 
 
 def test_queues_are_a_list_of_names(hf: Holdfast):

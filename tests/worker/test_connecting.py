@@ -236,7 +236,7 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
 
 @pytest.fixture
 def sleeper(hf: Holdfast):
-    """A session, and a worker's words that it falls asleep and wakes up: each waits for the worker's row."""
+    """A session, and a worker's words that it falls asleep and has work: each waits for the worker's row."""
     registration = calls.register(
         name=None,
         queues=None,
@@ -247,7 +247,7 @@ def sleeper(hf: Holdfast):
         version="1",
     )
     worker = hf.run(registration)
-    return hf.database.session(), calls.sleep(worker, asleep=True), calls.sleep(worker, asleep=False)
+    return hf.database.session(), calls.sleep(worker), calls.sleep(worker, above=0)
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,13 @@
 """A handler that finishes its job in its own transaction: the effect and the end are one, or neither is."""
 
-import pytest
+import asyncio
+import threading
 
-from holdfast import Context, Holdfast, IllegalTransition, JobState, LeaseLost
+import pytest
+from psycopg import Rollback
+from psycopg.errors import DivisionByZero, UndefinedTable
+
+from holdfast import Context, GiveUp, Holdfast, IllegalTransition, JobState, LeaseLost
 
 
 @pytest.fixture
@@ -56,6 +61,14 @@ def test_the_work_and_the_completion_are_committed_together(hf, transfer, accoun
     assert told.named("report.refused") == []
 
 
+def test_a_result_that_cannot_be_stored_is_a_bad_result(hf, transfer, account):
+    job = transfer(inside=lambda ctx: ctx.set_result({"a": object()})).enqueue(amount=10)
+    run(hf)
+    assert "BadResult" in job.refresh().last_error
+    assert "result.a: object cannot be JSON" in job.refresh().last_error
+    assert account() == {1: 100, 2: 0}
+
+
 def test_nothing_remains_of_a_block_that_raises(hf, transfer, account):
     def fail(_ctx: Context) -> None:
         raise ValueError("no")
@@ -103,6 +116,131 @@ def test_a_job_is_completed_once(hf, transfer, account):
     assert (account(), refused) == ({1: 90, 2: 10}, [1])
 
 
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_block_within_a_block_is_refused(hf, account, kind):
+    """The inner one would complete the job, whatever became of the outer."""
+
+    @hf.task(name="sync", max_attempts=1)
+    def sync(ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            conn.execute("update account set balance = 0")
+            with ctx.transaction() as inner:
+                inner.execute("select 1")
+
+    @hf.task(name="async", max_attempts=1)
+    async def async_(ctx: Context) -> None:
+        async with ctx.atransaction() as conn:
+            await conn.execute("update account set balance = 0")
+            async with ctx.atransaction() as inner:
+                await inner.execute("select 1")
+
+    job = hf.enqueue(kind, max_attempts=1)
+    run(hf)
+    assert "is in a transaction already" in job.refresh().last_error
+    assert account() == {1: 100, 2: 0}
+
+
+def test_every_slot_may_be_in_a_transaction_at_a_time(holdfast_dsn):
+    hf = Holdfast(holdfast_dsn, pool_size=1)
+    inside = threading.Barrier(12)
+
+    @hf.task(name="sync")
+    def sync(ctx: Context) -> None:
+        with ctx.transaction():
+            inside.wait(timeout=30)
+
+    jobs = [sync.enqueue() for _ in range(12)]
+    hf.worker(concurrency=12).run(drain=True)
+    assert {job.refresh().state for job in jobs} == {JobState.COMPLETED}
+    assert {job.refresh().attempt for job in jobs} == {1}
+    hf.close()
+
+
+def test_a_result_without_a_transaction_is_refused(hf):
+    @hf.task(name="forgetful", max_attempts=1)
+    def forgetful(ctx: Context) -> None:
+        ctx.set_result(7)
+
+    job = hf.enqueue("forgetful", max_attempts=1)
+    run(hf)
+    assert "there is no transaction" in job.refresh().last_error
+
+
+def test_a_block_that_rolls_back_has_not_completed_the_job(hf, account, ask):
+    """psycopg's own way to do so raises nothing outside of the block: then the handler decides."""
+
+    @hf.task(name="sync", max_attempts=1)
+    def sync(ctx: Context) -> GiveUp:
+        with ctx.transaction() as conn:
+            conn.execute("update account set balance = 0")
+            raise Rollback
+        return GiveUp("not enough")
+
+    @hf.task(name="async", max_attempts=1)
+    async def async_(ctx: Context) -> GiveUp:
+        async with ctx.atransaction() as conn:
+            await conn.execute("update account set balance = 0")
+            raise Rollback
+        return GiveUp("not enough")
+
+    jobs = [sync.enqueue(), async_.enqueue()]
+    run(hf)
+    assert [job.refresh().last_error for job in jobs] == ["not enough"] * 2
+    assert account() == {1: 100, 2: 0}
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_transaction_that_is_ended_inside_its_block_is_a_failure(hf, account, end):
+    @hf.task(name="hasty", max_attempts=1)
+    def hasty(ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            conn.execute("update account set balance = 50")
+            conn.execute(end)
+
+    job = hasty.enqueue()
+    run(hf)
+    assert job.refresh().state is JobState.DEAD
+    assert "was ended inside its block" in job.refresh().last_error
+    assert account() == ({1: 50, 2: 50} if end == "commit" else {1: 100, 2: 0})
+
+
+def test_a_block_that_is_repeated_after_a_lost_reply_writes_nothing_twice(hf, account, told):
+    @hf.task(name="again", max_attempts=1)
+    def again(ctx: Context) -> None:
+        for _ in range(2):
+            with ctx.transaction() as conn:
+                conn.execute("update account set balance = balance - 10")
+            ctx.finished = False  # as if the answer to the commit had been lost
+
+    job = again.enqueue()
+    run(hf)
+    assert job.refresh().state is JobState.COMPLETED
+    assert account() == {1: 90, 2: -10}
+    (failed,) = told.named("job.failed")
+    assert "already" in failed["error"]
+
+
+def test_an_error_in_the_block_is_the_one_that_was_raised_there(hf):
+    """Else neither the handler nor `give_up_on` would know it again."""
+    kinds = (DivisionByZero, UndefinedTable)
+
+    @hf.task(name="sync", give_up_on=kinds)
+    def sync(query: str, ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            conn.execute(query)
+
+    @hf.task(name="async", give_up_on=kinds)
+    async def async_(query: str, ctx: Context) -> None:
+        async with ctx.atransaction() as conn:
+            await conn.execute(query)
+
+    jobs = [task.enqueue(query=query) for task in (sync, async_) for query in ("select 1 / 0", "table gone")]
+    run(hf)
+    ends = [job.refresh() for job in jobs]
+    assert [end.state for end in ends] == [JobState.DEAD] * 4
+    assert [end.last_error.partition(":")[0] for end in ends] == ["DivisionByZero", "UndefinedTable"] * 2
+
+
 def test_a_lost_lease_is_raised_in_the_handler(hf, account, ask):
     caught = []
 
@@ -120,3 +258,23 @@ def test_a_lost_lease_is_raised_in_the_handler(hf, account, ask):
     run(hf)
     assert [error.id for error in caught] == [job.id]
     assert account() == {1: 100, 2: 0}
+
+
+def test_a_handler_may_go_on_after_its_commit(hf, work, until, told):
+    """The job is no longer its own then, but it was not taken away."""
+    ends = []
+
+    @hf.task(name="later")
+    async def later(ctx: Context) -> None:
+        async with ctx.atransaction():
+            pass
+        try:
+            await asyncio.sleep(2)
+        finally:
+            ends.append(ctx.cancelled)
+
+    later.enqueue()
+    work(lease_time=3)
+    until(lambda: ends)
+    assert ends == [False]
+    assert told.named("lease.lost") == []

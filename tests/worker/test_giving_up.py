@@ -108,6 +108,17 @@ def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
         assert action(everything=True) == 0
 
 
+@pytest.mark.parametrize("nothing", [{"queue": None}, {"error": ""}, {"queue": None, "error": ""}])
+def test_a_filter_that_filters_nothing_is_none(hf: Holdfast, nothing):
+    hf.enqueue("mail.send").give_up("no")
+    for act in (hf.replay, hf.purge):
+        with pytest.raises(BadValue, match="no filter is given"):
+            act(**nothing)
+        with pytest.raises(BadValue, match="everything 'no': must be True or False"):
+            act(everything="no")
+    assert len(hf.dead(**nothing)) == 1
+
+
 def test_a_waiting_job_is_given_up_and_replayed(hf: Holdfast, drain):
     @hf.task(name="a")
     async def a() -> None: ...

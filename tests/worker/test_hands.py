@@ -9,7 +9,7 @@ from holdfast.worker.hands import Hands
 
 
 def job(name: str, lease: str = "lease", *, priority: int = 100, suspect: bool = False) -> Claimed:
-    return Claimed(name, "task", "{}", 1, lease, 3, "default", priority, suspect, 0.0, None)
+    return Claimed(lease, name, "task", "{}", 1, 3, "default", priority, suspect, 0.0, None)
 
 
 def taken(hands: Hands, *jobs: Claimed) -> list[Claimed]:

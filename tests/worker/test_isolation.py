@@ -1,6 +1,11 @@
 """Handlers in processes of their own: warm, stopped for certain, and alone in their death."""
 
 import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.process import BaseProcess
 
 import isolated
 import pytest
@@ -29,6 +34,55 @@ def test_a_process_is_another_one_and_is_kept_warm(hf):
     assert (end.state, end.result) == (JobState.COMPLETED, {"n": 7})
 
 
+def test_processes_are_started_and_waited_for_outside_the_event_loop(hf, monkeypatch):
+    @hf.task(name="thread")
+    async def thread() -> int:
+        return threading.get_ident()
+
+    seen: dict[str, set[int]] = {"start": set(), "join": set()}
+
+    def watch(verb: str) -> None:
+        really = getattr(BaseProcess, verb)
+
+        def noted(process, *args):
+            seen[verb].add(threading.get_ident())
+            return really(process, *args)
+
+        monkeypatch.setattr(BaseProcess, verb, noted)
+
+    watch("start")
+    watch("join")
+    jobs = [hf.enqueue(name, max_attempts=1) for name in ("thread", "where", "spin")]
+    loop, *_ = (end.result for end in run(hf, *jobs))
+    assert seen["start"]
+    assert seen["join"]
+    assert loop not in seen["start"] | seen["join"]
+
+
+@pytest.mark.parametrize(("isolation", "loaded"), [("", False), ("isolation='process'", True)])
+def test_a_worker_loads_what_processes_need_only_for_a_task_that_asks_for_one(
+    holdfast_dsn, tmp_path, isolation, loaded
+):
+    (tmp_path / "app.py").write_text(
+        f"from holdfast import Holdfast\nhf = Holdfast()\n@hf.task({isolation})\ndef work() -> None: ...\n"
+    )
+    code = (
+        "import sys, app\nif __name__ == '__main__':\n"
+        "    app.work.enqueue()\n"
+        "    app.hf.worker().run(drain=True)\n"
+        "    print(app.hf.stats()[0].state, 'multiprocessing' in sys.modules)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "HOLDFAST_DSN": holdfast_dsn},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert said.split() == ["completed", str(loaded)]
+
+
 @pytest.mark.parametrize(
     ("how", "error"),
     [
@@ -43,6 +97,18 @@ def test_whatever_a_handler_dies_of_is_its_own_failure_alone(hf, how, error):
     ends = run(hf, *jobs, concurrency=1)
     assert [end.state for end in ends] == [JobState.COMPLETED, JobState.DEAD, JobState.COMPLETED]
     assert ends[1].last_error == error
+
+
+def test_a_warm_process_that_died_is_no_jobs_failure(hf, work, until):
+    def end(job):
+        return until(lambda: (seen := job.refresh()).state.final and seen)
+
+    work(concurrency=1)
+    (first, _) = end(hf.enqueue("where")).result
+    os.kill(first, signal.SIGKILL)
+    after = end(hf.enqueue("where", max_attempts=1))
+    assert after.state is JobState.COMPLETED
+    assert after.result[0] != first
 
 
 def test_outcomes_and_secrets_cross_the_boundary(hf):
@@ -65,7 +131,7 @@ def test_outcomes_and_secrets_cross_the_boundary(hf):
 def test_one_that_takes_too_long_is_killed(hf):
     (end,) = run(hf, hf.enqueue("spin", max_attempts=1))
     assert end.state is JobState.DEAD
-    assert end.last_error == "TimeoutError: its process was killed: it ran longer than its timeout"
+    assert end.last_error == "TimeoutError: its process was killed: it ran longer than its timeout of 1 s"
 
 
 def test_one_that_takes_too_much_memory_is_killed(hf):
@@ -97,6 +163,34 @@ def test_exactly_once_works_there_too(hf, ask):
     (end,) = run(hf, hf.enqueue("move"))
     assert (end.state, end.result) == (JobState.COMPLETED, "moved")
     assert ask("select n from moved") == [(1,)]
+
+
+SCRIPT = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.task(isolation="process", give_up_on=ValueError)
+def charge() -> None:
+    raise ValueError("no")
+
+
+if __name__ == "__main__":
+    job = charge.enqueue()
+    hf.worker().run(drain=True)
+    print(job.refresh().state.value)
+"""
+
+
+def test_a_task_of_a_script_keeps_its_options_there(tmp_path, holdfast_dsn):
+    script = tmp_path / "shop.py"
+    script.write_text(SCRIPT)
+    environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "dead\n"
 
 
 def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf):

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, JobState
@@ -136,3 +137,24 @@ def test_a_job_that_runs_twice_here_is_reported_once(hf: Holdfast, work, gate, t
     assert (done.result, done.attempt) == (2, 2)
     assert told.named("report.refused") == []
     assert len(told.named("worker.started")) == 2
+
+
+def test_a_job_that_somebody_has_locked_holds_up_no_other(
+    hf: Holdfast, work, gate, until, told, holdfast_dsn
+):
+    """An operator has called it off, and not yet committed."""
+
+    @hf.task(name="slow")
+    async def slow(n: int) -> None:
+        await passing(gate)
+
+    locked, other = (slow.enqueue(n=n) for n in range(2))
+    with psycopg.connect(holdfast_dsn) as operator:
+        work()
+        until(lambda: locked.refresh().state is JobState.CLAIMED)
+        operator.execute("select holdfast.cancel(%s)", [locked.id])
+        until(lambda: other.refresh().state is JobState.RUNNING)
+        assert other.cancel() == "requested"
+        until(lambda: other.refresh().state is JobState.CANCELLED)
+        assert locked.refresh().state is JobState.CLAIMED
+    until(lambda: locked.refresh().state is JobState.CANCELLED)

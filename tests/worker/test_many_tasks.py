@@ -41,10 +41,11 @@ def lookout(monkeypatch):
 
 
 def jobs(*tasks: str) -> list[Claimed]:
-    return [Claimed("id", task, "{}", 1, "lease", 3, "default", 100, False, 0.0, None) for task in tasks]
+    return [Claimed("lease", "id", task, "{}", 1, 3, "default", 100, False, 0.0, None) for task in tasks]
 
 
-def test_every_task_is_served_to_the_end(hf: Holdfast, tasks, drain, counts, looks):
+def test_every_task_is_served_to_the_end(hf: Holdfast, tasks, drain, counts, looks, monkeypatch):
+    monkeypatch.setattr(claimer, "FULL_LOOK_SECONDS", 60)
     hf.enqueue_many(tasks[0].call() for _ in range(2000))
     hf.enqueue_many(task.call() for task in tasks for _ in range(5))
     drain(concurrency=50)

@@ -93,6 +93,13 @@ def test_cancel_ends_it_for_good(outcome):
     assert (seen.state, seen.last_error) == (JobState.CANCELLED, "the user is gone")
 
 
+def test_an_outcome_that_was_not_made_is_a_failure_that_says_so(outcome):
+    async def handler():
+        return Cancel
+
+    assert "the handler returned Cancel itself" in outcome(handler)[1].last_error
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_stop_ends_the_attempt_from_deep_below(outcome, is_async):
     def deep():

@@ -1,11 +1,14 @@
 """What the database cannot store costs an attempt; never a job, and never its neighbours."""
 
+import threading
+
 import msgspec
+import psycopg
 import pytest
 
 from holdfast import Holdfast, JobState, Retry, Secret
 from holdfast.task import Task
-from holdfast.worker import executor, finisher
+from holdfast.worker import finisher, outcome
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_a_result_that_contains_itself_fails_the_attempt(failed):
 
 
 def test_a_result_that_is_too_large_fails_the_attempt(failed, monkeypatch):
-    monkeypatch.setattr(executor, "RESULT_LIMIT", 1000)
+    monkeypatch.setattr(outcome, "RESULT_LIMIT", 1000)
 
     async def handler():
         return "x" * 999
@@ -203,6 +206,35 @@ def test_a_report_that_cannot_be_written_does_not_hold_up_the_others(
         for (partition,) in partitions:
             connection.execute(f"drop trigger oops on {partition}")
         until(lambda: counts() == {"completed": 4})
+
+
+def test_a_report_on_a_job_that_somebody_has_locked_does_not_hold_up_the_others(
+    hf: Holdfast, work, until, counts, holdfast_dsn
+):
+    """An operator has called it off, and not yet committed."""
+    gate = threading.Event()
+
+    @hf.task(name="held")
+    def held() -> None:
+        gate.wait()
+
+    @hf.task(name="free")
+    async def free() -> None: ...
+
+    job = held.enqueue()
+    worker = work()
+    until(lambda: job.refresh().state is JobState.RUNNING)
+    with psycopg.connect(holdfast_dsn) as operator:
+        operator.execute("select holdfast.cancel(%s)", [job.id])
+        gate.set()
+        hf.enqueue_many(free.call() for _ in range(20))
+        until(lambda: counts() == {"completed": 20, "running": 1})
+        free.enqueue()
+        until(lambda: counts() == {"completed": 21, "running": 1})
+        worker.stop()  # it waits until that one is written, too
+        operator.commit()
+    worker.wait()
+    assert counts() == {"completed": 22}
 
 
 def test_raw_json_is_stored_as_it_is(hf: Holdfast, drain):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError, nearest, suggest
+from holdfast.errors import BadInput, HoldfastError, nearest, suggest
 
 
 class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors
@@ -16,11 +16,15 @@ class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors
     app: str | None = None
 
 
+class AppMisnamed(AppNotFound, BadInput):
+    """What was given does not name an app. Write module:attribute."""
+
+
 def load_app(name: str) -> Holdfast:
     """The Holdfast that `module:attribute` names; the current directory is looked into first."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
-        raise AppNotFound(
+        raise AppMisnamed(
             f"{name!r} does not name an app", hint="Write module:attribute, such as app:hf.", app=name
         )
     here = str(Path.cwd())
@@ -33,7 +37,7 @@ def _module(name: str, module_name: str) -> ModuleType:
     if module_name.endswith(".py") or "/" in module_name:
         plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
         hint = f"Did you mean {plain}:{name.partition(':')[2]}?"
-        raise AppNotFound(f"{module_name} is a file; a module is meant", hint=hint, app=name)
+        raise AppMisnamed(f"{module_name} is a file; a module is meant", hint=hint, app=name)
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:

@@ -122,5 +122,5 @@ def _purge(job: Job[Any]) -> str:
 
 
 def _given(which: dict[str, Any], *, everything: bool = False) -> dict[str, Any]:
-    given = {name: value for name, value in which.items() if value is not None}
+    given = {name: value for name, value in which.items() if value not in (None, "")}
     return given | ({"everything": True} if everything else {})

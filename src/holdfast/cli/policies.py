@@ -59,7 +59,9 @@ def set_(
     cap: timedelta,
     jitter: float,
 ) -> None:
-    """Say how a task is retried from now on. This wins over what its code declares.
+    """Say how a task is retried from now on. This wins over the policy that its code declares.
+
+    Jobs that were enqueued, or whose task is declared, with max_attempts of their own keep those.
 
     \b
       holdfast policy set mail.send --max-attempts 5 --base 30s

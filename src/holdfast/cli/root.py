@@ -1,6 +1,7 @@
 """The command `holdfast` itself: its options, its commands by name, and how it fails.
 
-Exit codes: 0 done · 1 refused or failed, said on standard error · 2 wrong usage · 130 interrupted.
+Exit codes: 0 done · 1 refused or failed, said on standard error · 2 wrong usage, also a value that breaks a
+rule · 130 interrupted.
 """
 
 import os
@@ -12,7 +13,7 @@ import click
 
 from holdfast.cli.output import clean
 from holdfast.cli.settings import common_options
-from holdfast.errors import HoldfastError, nearest
+from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, nearest
 
 COMMANDS = {
     "Begin": {"migrate": "install", "demo": "install", "dsn": "install", "psql": "install"},
@@ -37,6 +38,12 @@ class Failure(click.ClickException):
         for word, colour, text in parts:
             said = f"{click.style(word, fg=colour)} {clean(text, lines=True).strip()}"
             click.echo(said, file=file, err=file is None)
+
+
+class BadUsage(Failure):
+    """An error of whoever typed it: the same words would be refused again."""
+
+    exit_code = click.UsageError.exit_code
 
 
 class Root(click.Group):
@@ -68,7 +75,9 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            raise Failure(error.message, error.hint) from error
+            # What an id was used for, and how large a payload may be, is the database's to say.
+            bad = isinstance(error, BadInput) and not isinstance(error, IdConflict | PayloadTooLarge)
+            raise (BadUsage if bad else Failure)(error.message, error.hint) from error
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):

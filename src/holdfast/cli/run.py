@@ -4,20 +4,24 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from holdfast.cli.application import AppNotFound, load_app
+from holdfast.cli.output import plural
 from holdfast.cli.settings import Settings, dsn_option, pass_settings
+from holdfast.cli.times import span
 from holdfast.cli.values import duration
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError
-from holdfast.events import emit
+from holdfast.errors import BadValue, HoldfastError
+from holdfast.events import emit, subscribe
 from holdfast.secret import mask_dsn
 from holdfast.worker.supervisor import Supervisor, follow
+from holdfast.worker.worker import Worker
 
 LEVELS = ["debug", "info", "warning", "error"]
 
@@ -69,7 +73,8 @@ def worker(
     current directory is looked into first.
 
     SIGTERM and Ctrl-C stop it in good order: jobs that have not started are given back at once, those that
-    run may finish within --grace. A second signal does not wait. Log lines go to standard error.
+    run may finish within --grace. A second signal does not wait. Log lines go to standard error; on a
+    terminal, Ctrl-C is answered there with what is waited for.
 
     \b
       holdfast worker app:hf
@@ -86,12 +91,13 @@ def worker(
     _log_to_stderr(log_level, chosen.get("name"))
     with hf:
         if processes == 1:
-            runner = hf.worker(**chosen)
+            runner = _made(hf, app, chosen)
             if not supervised:
                 emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
-            runner.run(drain=drain)
+            with _news_of_stopping(chosen.get("name") if supervised else None):
+                runner.run(drain=drain)
             return
-        hf.worker(**chosen)  # so that a mistake shows here, once, and not in every child
+        _made(hf, app, chosen)  # so that a mistake shows here, once, and not in every child
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
         raise SystemExit(Supervisor(_Command(app, chosen, drain=drain, log_level=log_level), processes).run())
 
@@ -111,6 +117,16 @@ def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
     return hf
 
 
+def _made(hf: Holdfast, app: str, options: dict[str, Any]) -> Worker:
+    try:
+        return hf.worker(**options)
+    except BadValue as error:
+        if error.field != "isolation":
+            raise
+        # The mistake is in the app, not on the command line.
+        raise AppNotFound(error.message, hint=error.hint, app=app) from error
+
+
 def _number(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
@@ -120,6 +136,24 @@ def _log_to_stderr(level: str, name: str | None) -> None:
     who = f" [{name}]".replace("%", "%%") if name else ""
     logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s{who} %(message)s")
     logging.getLogger("holdfast").setLevel(level.upper())
+
+
+@contextmanager
+def _news_of_stopping(who: str | None) -> Iterator[None]:
+    """Tell whoever pressed Ctrl-C what is waited for. In a log, `worker.stopping` says the same."""
+
+    def tell(event: str, fields: Mapping[str, Any]) -> None:
+        if event == "worker.stopping" and fields["running"] and fields["grace"]:
+            grace, jobs = span(timedelta(seconds=fields["grace"])), plural(fields["running"], "job")
+            waits = f"{who} waits" if who else "Waiting"
+            click.echo(f"{waits} up to {grace} for {jobs} to finish. Ctrl-C again stops at once.", err=True)
+
+    unsubscribe = subscribe(tell) if sys.stderr.isatty() else None
+    try:
+        yield
+    finally:
+        if unsubscribe:
+            unsubscribe()
 
 
 class _Command:

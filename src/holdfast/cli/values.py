@@ -50,6 +50,12 @@ def past(text: str) -> datetime:
     """A time in ISO 8601 with its zone, or how long ago: `2h`, `3d`."""
     ago = _seconds(text.strip().lower())
     if ago is None:
+        try:
+            datetime.fromisoformat(text)
+        except ValueError:
+            raise BadParameter(
+                f"{text!r} is not a time: write how long ago (2h, 3d), or ISO 8601 (2030-01-31T09:00+01:00)."
+            ) from None
         return time(text)
     return datetime.now(UTC) - duration(text)
 

@@ -4,6 +4,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from holdfast.calls import Call, Function
@@ -29,6 +30,11 @@ async def arun_on(connection: CallerAsyncConnection, call: Call[T]) -> T:
         async with owner.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement(call.function), call.values)
             return call.read(await cursor.fetchall())
+
+
+def in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Whether a transaction is open there, also one that has failed."""
+    return connection.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
 
 @cache

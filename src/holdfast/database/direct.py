@@ -21,10 +21,11 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, Connection
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
+from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
+from psycopg.types.string import TextLoader
 
 from holdfast.calls import Call, Function, Rows
 
@@ -119,7 +120,7 @@ class Wire:
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
         self._codec = codec_of(connection)
-        self._loader = Transformer(None if connection.info.encoding == "ascii" else connection)
+        self._loader = Transformer(_Plain(connection))
         self._known: set[Function] | None = set()
         self._results: list[PGresult] = []
         self.unsent = False
@@ -149,15 +150,19 @@ class Wire:
 
     def send(self, call: Call[Any]) -> None:
         codec = self._codec
-        values = [None if value is None else str(value).encode(codec) for value in call.values]
+        formats = [Format.BINARY if isinstance(value, bytes) else Format.TEXT for value in call.values]
+        values = [
+            value if value is None or form is Format.BINARY else str(value).encode(codec)
+            for value, form in zip(call.values, formats, strict=True)
+        ]
         # libpq takes a text up to its first NUL, and would send half of it without a word.
-        if b"\0" in b"".join(filter(None, values)):
+        if any(b"\0" in value for value, form in zip(values, formats, strict=True) if value and not form):
             raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
         self._results = []
         if self._known is None:
-            self._pgconn.send_query_params(_command(call.function), values)
+            self._pgconn.send_query_params(_command(call.function), values, param_formats=formats)
         else:
-            self._pgconn.send_query_prepared(_name(call.function), values)
+            self._pgconn.send_query_prepared(_name(call.function), values, formats)
         self.unsent = bool(self._pgconn.flush())
 
     def push(self) -> None:
@@ -191,6 +196,16 @@ class Wire:
         # The driver's loaders, kept: they take a quarter of what asking libpq for each value does.
         self._loader.set_pgresult(result)
         return self._loader.load_rows(0, result.ntuples, tuple)
+
+
+class _Plain:
+    """How the answers to plain calls are read: UUIDs and JSON as the texts that they come as."""
+
+    def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        self.connection = None if connection.info.encoding == "ascii" else connection
+        self.adapters = AdaptersMap(connection.adapters)
+        for kind in ("uuid", "jsonb"):
+            self.adapters.register_loader(kind, TextLoader)
 
 
 def codec_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:

@@ -145,6 +145,21 @@ class Database:
             async with self._acurrent().leased() as connection:
                 yield connection
 
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[Connection[Any]]:
+        """The same for code that is not ours: what it raises there stays as it is."""
+        with contextlib.ExitStack() as stack:
+            with translated(self.dsn):
+                connection = stack.enter_context(self._current().leased())
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def aborrowed(self) -> AsyncIterator[AsyncConnection[Any]]:
+        async with contextlib.AsyncExitStack() as stack:
+            with translated(self.dsn):
+                connection = await stack.enter_async_context(self._acurrent().leased())
+            yield connection
+
     def _current(self) -> "_Pool":
         with self._lock:
             if self._pool is None or self._pool.process != os.getpid():  # a fork shares no connection

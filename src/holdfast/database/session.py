@@ -158,6 +158,7 @@ class Session(_Line[DirectAsyncConnection]):
         )
         if self._transaction_pooling:
             connection.prepare_threshold = None
+            connection.wire.leave_nothing_behind()
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
         else:
             try:
@@ -224,7 +225,9 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-async def _ask(connection: AsyncConnection[Any], call: Call[T]) -> T:
+async def _ask(connection: DirectAsyncConnection, call: Call[T]) -> T:
+    if call.plain:
+        return await connection.ask(call)
     cursor = await connection.execute(statement(call.function), call.values)
     return call.read(await cursor.fetchall())
 

@@ -3,9 +3,13 @@
 Prefetch adapts: the free slots, plus what the worker gets through in about 100 ms. So a stream of short jobs
 is never starved by round trips, and slow jobs are never hoarded; if short ones turn out to be followed by
 slow ones, what waits here for a second is given back for others to run.
+
+Whatever waits here must not make a more urgent job wait: a busy worker asks to be woken for those alone that
+go before what it has, and fetches them at once.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from uuid import uuid4
@@ -17,15 +21,21 @@ from holdfast.errors import DatabaseUnavailable
 from holdfast.events import emit
 from holdfast.worker.hands import Hands
 
-BATCH = 1000
+BATCH = 2000
+# As long as urgent jobs come in between, for each has to wait for the claim that is under way.
+SMALL_BATCH = 200
 PREFETCH_SECONDS = 0.1
-MOST_PREFETCHED = 2000
-MOST_UNWRITTEN = 5000
+MOST_PREFETCHED = 4000
+MOST_UNWRITTEN = 10_000
 LONGEST_WAIT = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
 # Who had nothing to do for this long is not in the middle of a stream of jobs.
 REST = 0.005
+# Who has been at work for this long is: it says so then.
+STREAM = 0.25
+# How long after the last urgent job another one is expected.
+ALERT = 1.0
 # To look for a task costs the server 5 to 10 µs: of more than this, not all are looked for each time.
 MANY_TASKS = 64
 FULL_LOOK_SECONDS = 0.05
@@ -47,7 +57,9 @@ class Claimer:
         poll_interval: float,
         listens: bool,
         give_back: Callable[[Claimed], None],
+        took: Callable[[int], None],
     ) -> None:
+        """`took` is told how many jobs each claim brought."""
         self.worker = ""
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
@@ -59,12 +71,16 @@ class Claimer:
         self._poll_interval = poll_interval
         self._listens = listens
         self._give_back = give_back
+        self._took = took
         self._rate = Rate()
         self._prefetch = self._low = 0
         self._drained = False
         self._hungry = True
         self._took_at = self._began_at = self._rested_at = time.monotonic()
+        self._said_at = self._urgent_at = -math.inf
         self._asleep = False
+        self._above: int | None = None
+        self._hinted = False
         self._may_come = False
         self._poll = FIRST_POLL
 
@@ -77,12 +93,14 @@ class Claimer:
     def hint(self) -> None:
         """There may be work: a notification came, or something fell due."""
         self._drained = False
+        self._hinted = True
         self.wake.set()
 
     def start_over(self, worker: str) -> None:
         """From now on under another registration."""
         self.worker = worker
         self._asleep = False
+        self._above = None
 
     async def step(self) -> float:
         """Claim once, if there is room; returns how long to wait before the next look."""
@@ -96,36 +114,48 @@ class Claimer:
         if self._hands.unwritten > MOST_UNWRITTEN:
             return FIRST_POLL
         amount = self._room()
+        hinted, self._hinted = self._hinted, False
         if amount <= 0:
             self._drained = False  # the next slot that comes free wakes us
-            return self._poll_interval
+            return await self._look_for_urgent() if hinted and self._hands.buffer else self._poll_interval
         if self._may_come:
             # Before the look: when none is open any more, it sees what they have committed.
-            self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
+            self._may_come = await self._session.run(calls.sleep(self.worker))
         rested = self._asleep and self._hungry and time.monotonic() - self._rested_at > REST
         tasks = self._lookout.tasks()
         jobs = await self._claim(tasks, amount)
         self._lookout.found(jobs, amount)
         self._drained = self._lookout.full and len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
+            if hinted and jobs[0].priority > jobs[-1].priority:
+                self._urgent_at = time.monotonic()
             self._begin_or_go_on()
             if rested and self._drained:
                 await asyncio.sleep(0)  # they start first
                 return self._nap()
-            await self._stay_awake()
+            await self._wake_only_above(jobs[-1].priority)
             return 0.0
         if not self._lookout.full:
             return 0.0
         self._hungry = True
         if self._listens and not self._asleep:
             # Say so first, then look once more: what was enqueued in between sent no notification.
-            self._may_come = await self._session.run(calls.sleep(self.worker, asleep=True))
-            self._asleep = True
+            self._may_come = await self._session.run(calls.sleep(self.worker))
+            self._asleep, self._above = True, None
             self._poll = FIRST_POLL
             return 0.0
         self.idle.set()
         self._rested_at = time.monotonic()
         return self._pause()
+
+    async def _look_for_urgent(self) -> float:
+        """There is enough to do, but something may have come that goes before it."""
+        jobs = await self._claim(self._lookout.all, self._concurrency, above=self._hands.buffer[-1].priority)
+        if not jobs:
+            return self._poll_interval
+        self._urgent_at = time.monotonic()
+        self._hinted = True  # there may be more of them
+        return 0.0
 
     def _begin_or_go_on(self) -> None:
         self._took_at = time.monotonic()
@@ -149,7 +179,10 @@ class Claimer:
         hands = self._hands
         room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
-        return min(room, BATCH) if room > self._low else 0
+        return min(room, self._batch()) if room > self._low else 0
+
+    def _batch(self) -> int:
+        return SMALL_BATCH if time.monotonic() - self._urgent_at < ALERT else BATCH
 
     def _give_back_surplus(self) -> None:
         buffer = self._hands.buffer
@@ -157,9 +190,11 @@ class Claimer:
             while len(buffer) > self._prefetch:
                 self._give_back(buffer.pop())
 
-    async def _claim(self, tasks: list[str], amount: int) -> list[Claimed]:
+    async def _claim(self, tasks: list[str], amount: int, *, above: int | None = None) -> list[Claimed]:
         lease, worker = str(uuid4()), self.worker
-        claim = calls.claim(worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount)
+        claim = calls.claim(
+            worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount, above=above
+        )
         self._hands.in_flight.add(lease)
         try:
             try:
@@ -169,17 +204,25 @@ class Claimer:
                 emit("claim.failed", error=error)
                 await asyncio.sleep(FIRST_POLL)
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
+            self._took(len(jobs))
             return self._hands.take(lease, jobs)
         finally:
             # If asking failed too, the keeper gives back what is held under a lease that we do not know.
             self._hands.in_flight.discard(lease)
             self._hands.changed.set()  # a drain may be waiting for just this claim to come back empty
 
-    async def _stay_awake(self) -> None:
-        """Only after a second of work: to fall asleep and wake up for each job would be much ado."""
-        if self._asleep and self._took_at - self._began_at > 1.0:
-            self._asleep = self._may_come = False
-            await self._session.run(calls.sleep(self.worker, asleep=False))
+    async def _wake_only_above(self, priority: int) -> None:
+        """Say which jobs we want to hear of: those that go before what is at hand."""
+        if self._asleep or (self._above is not None and priority > self._above):
+            # We hear of more than that. It costs the producers something, but so does saying it for each job.
+            needed = self._took_at - max(self._began_at, self._said_at) > STREAM
+        else:
+            needed = priority != self._above
+        if needed and self._listens:
+            # Should the reply be lost, we do not know what we hear of, and say it again.
+            self._asleep, self._may_come, self._above = False, False, None
+            await self._session.run(calls.sleep(self.worker, above=priority))
+            self._said_at, self._above = self._took_at, priority
 
     def _pause(self) -> float:
         if not self._may_come:
@@ -198,7 +241,7 @@ class Lookout:
 
     def __init__(self, tasks: list[str]) -> None:
         self.full = True
-        self._all = tasks
+        self.all = tasks
         self._busy: list[str] = []
         self._full_at = 0.0
 
@@ -207,12 +250,12 @@ class Lookout:
         self.full = not self._busy or now - self._full_at > FULL_LOOK_SECONDS
         if self.full:
             self._full_at = now
-        return self._all if self.full else self._busy
+        return self.all if self.full else self._busy
 
     def found(self, jobs: list[Claimed], amount: int) -> None:
         if len(jobs) < amount:
             self._busy = []
-        elif self.full and len(self._all) > MANY_TASKS:
+        elif self.full and len(self.all) > MANY_TASKS:
             self._busy = list({job.task for job in jobs})
 
 

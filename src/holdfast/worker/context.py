@@ -10,10 +10,10 @@ import msgspec
 
 from holdfast import calls, limits
 from holdfast.calls import Call, Claimed
-from holdfast.database import AsyncConnection, Connection, Database, arun_on, run_on
-from holdfast.encoding import to_json
+from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
 from holdfast.errors import HoldfastError, IllegalTransition
 from holdfast.job import CALLED_OFF, Cancel, Stop
+from holdfast.task import result_json
 from holdfast.worker.failure import clean
 
 _STAGE_LENGTH = 100
@@ -34,7 +34,7 @@ class Context:
     """
 
     __holdfast_context__: ClassVar[bool] = True
-    __slots__ = ("_cancelled", "_database", "_job", "_note", "_result", "finished")
+    __slots__ = ("_cancelled", "_database", "_job", "_note", "_open", "_result", "finished")
 
     def __init__(self, job: Claimed, database: Database | None = None) -> None:
         self._job = job
@@ -42,6 +42,7 @@ class Context:
         self._note: ProgressNote | None = None
         self._cancelled = False
         self._result: str | None = None
+        self._open = False
         # Whether the job was finished by a transaction of the handler's own.
         self.finished = False
 
@@ -99,6 +100,9 @@ class Context:
         """Say how far the job is. What is left out stays as it was."""
         if percent is not None:
             percent = limits.number("percent", percent, 0, 100)
+        for field, text in (("stage", stage), ("message", message)):
+            if text is not None and not isinstance(text, str):
+                raise limits.refused(field, text, "must be text")
         if stage is not None and len(stage) > _STAGE_LENGTH:
             raise limits.refused("stage", stage, f"must have at most {_STAGE_LENGTH} characters")
         last = self._note or ProgressNote(None, None, None)
@@ -116,34 +120,65 @@ class Context:
                 conn.execute("update account set balance = balance - 10 where id = 1")
 
         At the end of the block the job is completed under its lease and all of it is committed. If the lease
-        was lost it raises `LeaseLost`, and nothing remains; nor if the block raises. What the handler does
-        afterwards no longer counts.
+        was lost it raises `LeaseLost`, and `NotHeld` if the job was completed before, by a commit whose reply
+        was lost: then nothing remains, nor if the block raises. What the handler does afterwards no longer
+        counts.
         """
-        with self._lender().lent() as connection, connection.transaction():
+        completed = False
+        with self._block() as database, database.borrowed() as connection, connection.transaction():
             yield connection
+            self._refuse_ended(connection)
             run_on(connection, self._completion())
-        self.finished = True
+            completed = True
+        self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
 
     @contextlib.asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         """The async twin of `transaction`."""
-        async with self._lender().alent() as connection, connection.transaction():
-            yield connection
-            await arun_on(connection, self._completion())
-        self.finished = True
+        completed = False
+        with self._block() as database:
+            async with database.aborrowed() as connection, connection.transaction():
+                yield connection
+                self._refuse_ended(connection)
+                await arun_on(connection, self._completion())
+                completed = True
+        self.finished = completed
 
     def set_result(self, value: Any) -> None:
         """The result of a job that `transaction` completes: said inside its block."""
-        self._result = to_json(value).decode()
-
-    def _lender(self) -> Database:
-        if self.finished:
+        if not self._open:
             raise IllegalTransition(
-                f"job {self._job.id} was completed by a transaction already", id=self.job_id
+                f"{self.task}: there is no transaction whose commit would store this result",
+                hint="Say it inside the block of ctx.transaction(); without one, return it.",
+                id=self.job_id,
+            )
+        self._result = result_json(self.task, value)
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[Database]:
+        """One at a time, and one in all: its end is the job's."""
+        if self.finished or self._open:
+            how = "was completed by" if self.finished else "is in"
+            raise IllegalTransition(
+                f"job {self._job.id} {how} a transaction already",
+                hint="All that belongs to the job goes into one block: pass its connection on.",
+                id=self.job_id,
             )
         if self._database is None:
             raise HoldfastError("this context has no database", hint="It was not made by a worker.")
-        return self._database
+        self._open = True
+        try:
+            yield self._database
+        finally:
+            self._open = False
+
+    def _refuse_ended(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        if not in_transaction(connection):
+            raise IllegalTransition(
+                f"the transaction of job {self._job.id} was ended inside its block",
+                hint="Neither commit nor roll back in there: leave the block, or raise.",
+                id=self.job_id,
+            )
 
     def _completion(self) -> Call[None]:
         return calls.complete(self._job.id, self._job.lease, self._result)

@@ -1,5 +1,6 @@
 """The duties that every worker offers to do: each is one SQL function, one at a time in the whole fleet."""
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -8,6 +9,8 @@ from holdfast.database import Session
 from holdfast.events import emit
 
 ADVANCE_SECONDS = 0.25
+# While somebody holds an old snapshot, each claim walks over all that was claimed since the heads last moved.
+ADVANCE_JOBS = 4000
 PROMOTE_SECONDS = 1.0
 RECOVER_SECONDS = 1.0
 UPKEEP_SECONDS = 60.0
@@ -24,6 +27,14 @@ class Duties:
         self._due = due
         self.recover_seconds = min(RECOVER_SECONDS, lease_time / 6)
         self._until_due: float | None = None
+        self.advance_now = asyncio.Event()
+        self._claimed = 0
+
+    def claimed(self, jobs: int) -> None:
+        """So many were claimed here: time to let the heads follow?"""
+        self._claimed += jobs
+        if self._claimed >= ADVANCE_JOBS:
+            self.advance_now.set()
 
     async def promote(self) -> float:
         expected = self._until_due
@@ -45,6 +56,7 @@ class Duties:
             emit("jobs.recovered", jobs=amount)
 
     async def advance(self) -> None:
+        self._claimed = 0
         await self._session.run(calls.advance())
 
     async def upkeep(self) -> float:

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 from holdfast import calls
 from holdfast.calls import Call, Claimed, Report
 from holdfast.database import Database
-from holdfast.errors import BadResult, NotReady
+from holdfast.errors import NotReady
 from holdfast.events import emit
 from holdfast.job import Cancel, Done, Failed, GiveUp, Interrupted, Outcome, Released, Retry, Snooze, Stop
 from holdfast.options import TaskOptions
@@ -22,11 +22,9 @@ from holdfast.task import Registry, Task
 from holdfast.worker.context import Context
 from holdfast.worker.failure import ERROR_LENGTH, clean, failure_of, secrets_of
 from holdfast.worker.hands import Running
+from holdfast.worker.outcome import outcome_of
 from holdfast.worker.processes import Processes
 from holdfast.worker.threads import Threads
-
-# As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
-RESULT_LIMIT = 64 * 1024 * 1024
 
 
 class Executor:
@@ -166,25 +164,3 @@ async def _within(limit: timedelta, handler: Awaitable[Any]) -> Any:
         if deadline.expired():
             raise TimeoutError(f"the handler ran longer than its timeout of {seconds:g} s") from error
         raise
-
-
-def outcome_of(task: Task[..., Any], value: Any) -> Outcome:
-    """What a handler returned: an outcome, or a plain value, which is the result of a job well done."""
-    match value:
-        case Retry() | Snooze() | Cancel() | GiveUp():
-            return value
-        case Done(result):
-            return Done(_encoded(task, result))
-        case _:
-            return Done(_encoded(task, value))
-
-
-def _encoded(task: Task[..., Any], value: Any) -> str | None:
-    text = task.encode_result(value)
-    if text is not None and len(text) > RESULT_LIMIT:
-        raise BadResult(
-            f"{task.name}: the handler's result has {len(text):,} characters of JSON",
-            hint=f"At most {RESULT_LIMIT:,} can be stored; store it elsewhere and return where it is.",
-            task=task.name,
-        )
-    return text

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from holdfast import calls
 from holdfast.calls import Report
 from holdfast.database import Session
-from holdfast.errors import BadInput, NotReady, UnexpectedError
+from holdfast.errors import BadInput, Collision, NotReady, UnexpectedError
 from holdfast.events import emit
 from holdfast.worker.failure import ERROR_LENGTH, clean
 
-BATCH = 1000
+BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024
 LONGEST_PAUSE = 2.0
 
@@ -26,6 +26,9 @@ class Finisher:
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
+        # Those that could not be written: how many, and which of them are to be tried again now, each alone.
+        self._aside = 0
+        self._alone: list[Report] = []
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -45,10 +48,15 @@ class Finisher:
             await self._work.wait()
             amount = _batch(self._waiting)
             batch, self._waiting = self._waiting[:amount], self._waiting[amount:]
-            await self._write_for_sure(batch)
-            if not self._waiting:
+            if batch:
+                await self._write_for_sure(batch)
+            if self._alone:
+                self._aside -= 1
+                await self._write_for_sure([self._alone.pop(0)])
+            if not self._waiting and not self._alone:
                 self._work.clear()
-                self._idle.set()
+                if not self._aside:
+                    self._idle.set()
 
     async def _write_for_sure(self, reports: Sequence[Report]) -> None:
         """Never give up: the database may be away, full or locked, and all of that passes."""
@@ -61,17 +69,25 @@ class Finisher:
                     emit("finisher.broken", error=error, reports=len(reports))
                     return await self._write_apart(reports)
                 emit("finisher.failed", error=error, reports=len(reports))
+                if isinstance(error, Collision):  # somebody has locked one of them
+                    return await self._write_apart(reports)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _write_apart(self, reports: Sequence[Report]) -> None:
-        """Split, until what cannot be written stands alone; that is tried again later, behind the others."""
+        """Split, until what cannot be written stands alone: tried again later, it holds up no other."""
         if len(reports) == 1:
-            asyncio.get_running_loop().call_later(LONGEST_PAUSE, self.add, reports[0])
+            self._aside += 1
+            asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._try_again, reports[0])
             return
         half = len(reports) // 2
         await self._write_for_sure(reports[:half])
         await self._write_for_sure(reports[half:])
+
+    def _try_again(self, report: Report) -> None:
+        self._alone.append(report)
+        self._idle.clear()
+        self._work.set()
 
     async def _write(self, reports: Sequence[Report]) -> None:
         try:

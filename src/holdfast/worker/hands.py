@@ -32,6 +32,11 @@ class Running(msgspec.Struct, eq=False):
     verdict: Verdict | None = None
     in_thread: bool = False
 
+    @property
+    def finished(self) -> bool:
+        """Whether the handler has completed its job itself: nobody holds it any more, and that is well."""
+        return self.context is not None and self.context.finished
+
     def call_off(self) -> None:
         """Somebody cancelled the job: an async handler is cut off, a thread can only be told."""
         if not self.in_thread:

@@ -23,7 +23,7 @@ from datetime import datetime
 from holdfast import calls
 from holdfast.calls import Progress
 from holdfast.database import Database
-from holdfast.errors import WorkerLost
+from holdfast.errors import Collision, WorkerLost
 from holdfast.events import emit
 from holdfast.worker.hands import Hands, Running
 from holdfast.worker.loop import every
@@ -59,7 +59,9 @@ class Keeper:
         # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
         # or for a row, from holding up the heartbeat.
         self._session = database.session(
-            ("application_name", "holdfast keeper"), ("lock_timeout", "1s"), deadline=max(lease_time / 6, 1.0)
+            ("application_name", "holdfast keeper"),
+            ("lock_timeout", f"{min(lease_time / 12, 1.0) * 1000:.0f}ms"),
+            deadline=max(lease_time / 6, 1.0),
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -128,7 +130,7 @@ class Keeper:
             self._let_go(running, gone)
 
     def _at_work(self) -> dict[str, Running]:
-        return {it.job.id: it for it in list(self._hands.running) if it.verdict is None}
+        return {it.job.id: it for it in list(self._hands.running) if it.verdict is None and not it.finished}
 
     def _let_go(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
         if gone:
@@ -141,10 +143,10 @@ class Keeper:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
     async def _flush(self) -> None:
+        await self._hear_cancels()  # first: it waits for nobody
         running = self._at_work()
         gone = await self._flush_starts(running.values()) | await self._flush_notes(running.values())
         self._let_go(running, gone)
-        await self._hear_cancels()
 
     async def _hear_cancels(self) -> None:
         if self._hands.held:
@@ -160,6 +162,19 @@ class Keeper:
         ]
         if not long:
             return set()
+        try:
+            return await self._record(long, now)
+        except Collision:
+            if len(long) == 1:
+                raise
+        # Somebody has locked one of them, and keeps the others from being on record.
+        gone: set[str] = set()
+        for it in long:
+            with contextlib.suppress(Collision):
+                gone |= await self._record([it], now)
+        return gone
+
+    async def _record(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
         gone = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
         for it in long:

@@ -68,14 +68,20 @@ class Life:
         self._claiming = database.session(
             ("application_name", "holdfast claimer"), ("synchronous_commit", "off"), deadline=deadline
         )
-        self._finishing = database.session(("application_name", "holdfast finisher"), deadline=deadline)
+        self._finishing = database.session(
+            ("application_name", "holdfast finisher"), ("lock_timeout", "1s"), deadline=deadline
+        )
         self._serving = database.session(
             ("application_name", "holdfast duties"),
             ("lock_timeout", "2s"),
             ("synchronous_commit", "off"),
             deadline=deadline,
         )
-        self._executor = Executor(registry, database, self._finishing.run)
+        # Each handler may have one in a transaction of its own, whatever others do with the application's.
+        self._lending = Database(
+            database.dsn, transaction_pooling=database.transaction_pooling, pool_size=settings.concurrency
+        )
+        self._executor = Executor(registry, self._lending, self._finishing.run)
         self._finisher = Finisher(self._finishing, self._settled)
         self._claimer = Claimer(
             self._claiming,
@@ -86,6 +92,7 @@ class Life:
             poll_interval=settings.poll_interval,
             listens=settings.notify,
             give_back=self._release,
+            took=self._took,
         )
         self._slots = Slots(self._hands, self._executor, done=self._finisher.add, freed=self._claimer.freed)
         self._duties = Duties(self._serving, lease_time=self._lease_time, due=self._claimer.hint)
@@ -171,7 +178,7 @@ class Life:
     def _drop(self, lost: list[Running]) -> None:
         for running in lost:
             # One that has ended in the meantime was not lost but reported, and its slot runs another job.
-            if running in self._hands.running:
+            if running in self._hands.running and not running.finished:
                 emit("lease.lost", job=running.job.id, task=running.job.task)
                 running.stop("lost")
 
@@ -192,7 +199,7 @@ class Life:
             every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
             every(PROMOTE_SECONDS, duties.promote, name="promote", wake=self._promote_now),
             every(duties.recover_seconds, duties.recover, name="recover"),
-            every(ADVANCE_SECONDS, duties.advance, name="advance"),
+            every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now),
             every(UPKEEP_SECONDS, duties.upkeep, name="upkeep"),
             every(0.0, self._register_anew, name="register"),
         ]
@@ -231,6 +238,9 @@ class Life:
             emit("listener.lost", worker=self._id, error=error)
         return 0.0
 
+    def _took(self, jobs: int) -> None:
+        self._duties.claimed(jobs)
+
     def _settled(self, reports: Sequence[Report]) -> None:
         for report in reports:
             job = self._hands.settle(report.id, report.lease)
@@ -268,7 +278,13 @@ class Life:
 
     async def _wind_down(self) -> None:
         unstarted = self._hands.close()
-        emit("worker.stopping", worker=self._id, buffered=len(unstarted), running=len(self._hands.running))
+        emit(
+            "worker.stopping",
+            worker=self._id,
+            buffered=len(unstarted),
+            running=len(self._hands.running),
+            grace=self._settings.grace,
+        )
         for job in unstarted:
             self._release(job)
         await self._slots.finish(grace=self._settings.grace, hurry=self._hurry)
@@ -289,8 +305,9 @@ class Life:
                 emit("leave.failed", worker=self._id, error=error)
         for session in (self._claiming, self._finishing, self._serving):
             await session.close()
+        self._lending.close()
+        await self._executor.processes.close()
         self._executor.threads.close()
-        self._executor.processes.close()
         abandoned = len(self._hands.running) + self._executor.threads.busy
         if abandoned:
             emit("worker.abandoned", worker=self._id, handlers=abandoned)

@@ -6,13 +6,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
+from typing import Any
 
 from holdfast import limits
 from holdfast.database import Database
-from holdfast.task import Registry
+from holdfast.task import Registry, Task
 from holdfast.worker.failure import clean
 from holdfast.worker.life import Life, Settings
-from holdfast.worker.processes import place_of
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
@@ -44,9 +44,7 @@ class Worker:
     ) -> None:
         self._database = database
         self._registry = registry
-        for task in registry:
-            if task.isolated:
-                place_of(task)  # now rather than when its first job comes
+        _check_isolated([task for task in registry if task.isolated])
         self._settings = Settings(
             queues=None if queues is None else _queues(queues),
             concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),
@@ -94,6 +92,15 @@ class Worker:
         finally:
             self._life = self._loop = None
         return life.stuck
+
+
+def _check_isolated(tasks: list[Task[..., Any]]) -> None:
+    """Now rather than when their first job comes; and what they need is loaded now, too."""
+    if tasks:
+        from holdfast.worker.child import place_of  # noqa: PLC0415 - most workers need no processes
+
+        for task in tasks:
+            place_of(task)
 
 
 def _lease_time(value: float | timedelta) -> timedelta:

@@ -61,7 +61,7 @@ begin
           3) as max_attempts,
         s.of_queue, s.of_all
       from holdfast.lane l
-      cross join lateral holdfast.sleepers(l.queue, l.task) s
+      cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
       where l.queue = enqueue.queue
         and l.task = enqueue.task
         and l.priority = enqueue.priority

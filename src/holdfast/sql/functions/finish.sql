@@ -102,7 +102,8 @@ begin
         and j.lease = r.lease
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
       returning
-        j.*, coalesce(r.outcome, 'completed') as outcome, r.result, r.error,
+        j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at, j.created_at, j.claimed_at,
+        coalesce(r.outcome, 'completed') as outcome, r.result, coalesce(r.error, j.last_error) as last_error,
         array_position(lanes.ids, j.lane_id) as lane,
         -- Never before the claim, nor after now: the worker's measure is its own.
         greatest(
@@ -118,7 +119,7 @@ begin
     )
     select
       g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
-      g.worker_id, g.lease, g.result, coalesce(g.error, g.last_error), g.run_at, g.created_at, g.claimed_at,
+      g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
       g.started_at, now_at, now_at - g.started_at
     from gone g;
     get diagnostics amount = row_count;
@@ -206,7 +207,7 @@ begin
     array_agg(j.id),
     array_agg(
       case
-        when r.outcome in ('failed', 'interrupted') and (r.retry is false or j.attempt >= j.max_attempts)
+        when r.outcome in ('failed', 'interrupted') and (r.retry is false or x.once or j.attempt >= j.max_attempts)
           and j.cancel_requested_at is null then 'dead'
         when j.cancel_requested_at is not null then 'cancelled'
         else r.outcome
@@ -222,6 +223,7 @@ begin
   from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays) r (id, lease, outcome, error, traceback, retry, delay)
   cross join lateral (select * from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0) j
   join holdfast.lane l on l.id = j.lane_id
+  left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
   where r.outcome in ('failed', 'snoozed', 'released', 'interrupted');
   if job_ids is null then
     return 0;

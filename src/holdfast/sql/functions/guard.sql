@@ -202,7 +202,7 @@ begin
     s.of_queue, s.of_all
   into place
   from holdfast.lane l
-  cross join lateral holdfast.sleepers(l.queue, l.task) s
+  cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = welcome.lane_id
     and l.kind = 0;
   if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then

@@ -20,17 +20,18 @@ comment on function holdfast.channel(text) is
 -- Who sleeps and wants to be woken: not one that was killed in its sleep and is
 -- not yet declared lost.
 create or replace view holdfast.sleeper as
-select w.id, w.queues, w.tasks
+select w.id, w.queues, w.tasks, w.above
 from holdfast.worker w
 where w.asleep
   and w.lost_at is null
   and w.left_at is null
   and w.heartbeat_at + w.lease_time > holdfast.clock();
-comment on view holdfast.sleeper is 'Live workers that sleep until they are notified.';
+comment on view holdfast.sleeper is 'Live workers that want to be notified: those that sleep of all jobs, busy ones of those above a priority.';
 
 -- Who sleeps for jobs of a task: anybody that serves its queue, anybody that serves
 -- all. Without a SET clause, so that it becomes a part of the query that asks it.
-create or replace function holdfast.sleepers(queue text, task text)
+drop function if exists holdfast.sleepers(text, text); -- when priorities did not matter
+create or replace function holdfast.sleepers(queue text, task text, priority integer)
 returns table (of_queue boolean, of_all boolean)
 language sql stable
 as $$
@@ -38,8 +39,10 @@ as $$
   from holdfast.sleeper s
   where (s.queues is null or sleepers.queue = any(s.queues))
     and (s.tasks is null or sleepers.task = any(s.tasks))
+    and (s.above is null or sleepers.priority > s.above)
 $$;
-comment on function holdfast.sleepers(text, text) is 'Whether anybody sleeps for this queue and task: of those that serve it, and of those that serve all.';
+comment on function holdfast.sleepers(text, text, integer) is
+  'Whether anybody sleeps for jobs of this queue, task and priority: of those that serve the queue, and of those that serve all.';
 
 -- Whether this transaction sees who sleeps now: an older snapshot shows who slept
 -- when it began, and then everybody is woken.
@@ -80,7 +83,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.wake(l.queue, bool_or(s.of_queue), bool_or(s.of_all))
   from holdfast.lane l
-  cross join lateral holdfast.sleepers(l.queue, l.task) s
+  cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = any(lanes)
     and (s.of_queue or s.of_all or not holdfast.sees_sleepers())
   group by l.queue

@@ -18,24 +18,31 @@ comment on function holdfast.note(text, text, jsonb) is 'Write a line to the aud
 --
 -- Lock order: rows of `job` by id. Whoever decides holds the row, so cancel and
 -- complete have one winner.
+--
+-- Thousands of ids are looked up one by one all the same: a scan of the table
+-- would walk over what the calls before this one have removed.
 create or replace function holdfast.cancel_many(ids uuid[])
 returns table (id uuid, answer text)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
   waiting uuid[];
   held uuid[];
+  others uuid[];
 begin
-  perform from holdfast.job j where j.id = any(ids) order by j.id for update;
-  select
-    coalesce(array_agg(j.id) filter (where j.state <> 'claimed'), '{}'),
-    coalesce(array_agg(j.id) filter (where j.state = 'claimed'), '{}')
-  into waiting, held
-  from holdfast.job j
-  where j.id = any(ids);
+  loop
+    select
+      coalesce(array_agg(j.id) filter (where j.state <> 'claimed'), '{}'),
+      coalesce(array_agg(j.id) filter (where j.state = 'claimed'), '{}')
+    into waiting, held
+    from (select j.id, j.state from holdfast.job j where j.id = any(ids) order by j.id for update) j;
+    -- A dead one may have been replayed while others were waited for.
+    exit when cardinality(waiting || held) = (select count(*) from holdfast.job j where j.id = any(ids));
+  end loop;
   perform holdfast.call_off(waiting, now_at);
   update holdfast.job j
   set cancel_requested_at = coalesce(j.cancel_requested_at, now_at)
@@ -45,16 +52,17 @@ begin
   from holdfast.job j
   where j.id = any(held)
   on conflict (job_id) do update set lease = excluded.lease, worker_id = excluded.worker_id;
+  others := array(select i from unnest(ids) i except select i from unnest(waiting || held) i);
   return query
-    select
-      i.id,
-      case
-        when i.id = any(waiting) then 'cancelled'
-        when i.id = any(held) then 'requested'
-        else (select v.state from holdfast.verdict(i.id, null, 'cancel') v)
-      end
-    from (select distinct unnest(ids) as id) i
-    order by i.id;
+    select a.id, a.answer
+    from (
+      select i as id, 'cancelled' as answer from unnest(waiting) i
+      union all
+      select i, 'requested' from unnest(held) i
+      union all
+      select i, (select v.state from holdfast.verdict(i, null, 'cancel') v) from unnest(others) i
+    ) a
+    order by a.id;
   if cardinality(ids) = 1 then
     perform holdfast.note('cancel', i::text, case when i = any(held) then '{"requested": true}'::jsonb end)
     from unnest(waiting || held) i;
@@ -84,21 +92,54 @@ $$;
 comment on function holdfast.cancel(uuid) is
   'Call a job off: returns cancelled, requested (a worker holds it), or the end state that it had already.';
 
+-- The live jobs of a queue or a task that nobody has called off yet, by id. The
+-- settings leave one plan: along the primary key from `after` on, and no further
+-- than `amount` takes, whatever the planner believes.
+create or replace function holdfast.pick_matching(queue text, task text, state text, amount integer, after uuid)
+returns setof uuid
+language sql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set enable_sort = off
+set jit = off
+as $$
+  select j.id
+  from holdfast.job j
+  join holdfast.lane l on l.id = j.lane_id
+  where j.id >= coalesce(pick_matching.after, '00000000-0000-0000-0000-000000000000')
+    and j.id is distinct from pick_matching.after
+    and (pick_matching.queue is null or l.queue = pick_matching.queue)
+    and (pick_matching.task is null or l.task = pick_matching.task)
+    and (pick_matching.state is null or j.state = pick_matching.state)
+    and j.cancel_requested_at is null
+  order by j.id
+  limit pick_matching.amount
+$$;
+comment on function holdfast.pick_matching(text, text, text, integer, uuid) is 'The ids of live jobs that match, in order, behind a given one.';
+
 -- Call off what waits or runs in a queue, or of a task, or both. In batches by
--- `amount`, so that no transaction holds a million rows: call it until it is 0.
+-- `amount`, so that no transaction holds a million rows: call it again with
+-- `after => last_id` until that is null. Whoever does reads every job once; to
+-- begin anew each time is right too, but walks over all that is gone already.
+drop function if exists holdfast.cancel_matching(text, text, text, integer); -- it used to say no last_id
 create or replace function holdfast.cancel_matching(
   queue text default null,
   task text default null,
   state text default null,
-  amount integer default 10000
+  amount integer default 10000,
+  after uuid default null
 )
-returns table (cancelled bigint, requested bigint)
+returns table (cancelled bigint, requested bigint, last_id uuid)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
   ids uuid[];
+  last uuid;
 begin
   if cancel_matching.queue is null and cancel_matching.task is null then
     perform holdfast.refuse_value('queue', null, 'name a queue, a task or both: nobody cancels everything by accident');
@@ -107,22 +148,28 @@ begin
     perform holdfast.refuse_value('state', cancel_matching.state, 'must be scheduled, pending or claimed');
   end if;
   perform holdfast.check_amount(cancel_matching.amount);
-  ids := array(
-    select j.id
-    from holdfast.lane l
-    join holdfast.job j on j.lane_id = l.id
-    where (cancel_matching.queue is null or l.queue = cancel_matching.queue)
-      and (cancel_matching.task is null or l.task = cancel_matching.task)
-      and (cancel_matching.state is null or j.state = cancel_matching.state)
-      and j.cancel_requested_at is null
-    limit cancel_matching.amount);
+  ids := array(select holdfast.pick_matching(
+    cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount, cancel_matching.after));
+  last := case when cardinality(ids) = cancel_matching.amount then ids[cardinality(ids)] end;
+  if cancel_matching.state is not null then
+    -- Those that still are in that state, now that nobody else can change it.
+    ids := array(
+      select j.id
+      from unnest(ids) i (id)
+      cross join lateral (
+        select j.id from holdfast.job j where j.id = i.id and j.state = cancel_matching.state for update
+      ) j);
+  end if;
   return query
-    select count(*) filter (where c.answer = 'cancelled'), count(*) filter (where c.answer = 'requested')
+    select
+      count(*) filter (where c.answer = 'cancelled'),
+      count(*) filter (where c.answer = 'requested'),
+      last
     from holdfast.cancel_many(ids) c;
 end
 $$;
-comment on function holdfast.cancel_matching(text, text, text, integer) is
-  'Call off the live jobs of a queue or a task, up to amount; returns how many were cancelled and for how many it was requested.';
+comment on function holdfast.cancel_matching(text, text, text, integer, uuid) is
+  'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
 create or replace function holdfast.cancels(worker uuid)

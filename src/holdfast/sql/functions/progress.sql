@@ -33,20 +33,23 @@ begin
     order by j.id
     for key share of j
   ) h;
-  -- A suspect's start was recorded by its claim, without a deadline.
-  delete from holdfast.running x
-  using unnest(ids, leases, timeouts, start.once) r (id, lease, timeout, once)
-  where x.job_id = r.id
-    and x.job_id = any(held)
-    and (x.lease <> r.lease or r.timeout is not null or r.once);
-  insert into holdfast.running (job_id, lease, started_at, deadline_at, once, changed_at)
+  -- What is on record stays, unless it is of an earlier claim; or more is said now: a
+  -- suspect's start was recorded by its claim, and one that waits to begin may have
+  -- been taken for running, both without a deadline.
+  insert into holdfast.running as x (job_id, lease, started_at, deadline_at, once, changed_at)
   select
     r.id, r.lease, now_at - least(greatest(coalesce(r.seconds, 0), 0), 1e9) * interval '1 second',
     now_at + r.timeout, coalesce(r.once, false), now_at
   from unnest(ids, leases, start.seconds, timeouts, start.once) r (id, lease, seconds, timeout, once)
   where r.id = any(held)
   order by r.id
-  on conflict (job_id) do nothing;
+  on conflict (job_id) do update
+    set
+      lease = excluded.lease, started_at = excluded.started_at, deadline_at = excluded.deadline_at, once = excluded.once,
+      progress = null, stage = null, message = null, changed_at = excluded.changed_at
+    where x.lease <> excluded.lease
+      or excluded.deadline_at is not null
+      or excluded.once;
   return query select r.id from unnest(ids) r (id) where r.id <> all(coalesce(held, '{}'));
 end
 $$;

@@ -63,32 +63,48 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 as $$
 #variable_conflict use_column
+declare
+  known record;
+  lanes integer[];
+  door text;
 begin
-  perform holdfast.bury_spent(ids, now_at);
-  update holdfast.job j
-  set
-    state = 'pending',
-    lane_id = o.new_lane,
-    seq = o.new_seq,
-    changed_at = now_at
-  from (
-    -- Places are given out above the sort; a join there would mix them up.
-    select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
+  select bool_or(j.attempt >= j.max_attempts) as spent, max(j.seq) as last_seq into known
+  from holdfast.job j
+  where j.id = any(ids);
+  if known.spent then
+    perform holdfast.bury_spent(ids, now_at);
+  end if;
+  -- Unless somebody has reset the sequence, all their places are new: nothing to guard.
+  door := holdfast.door(known.last_seq <= (select s.last_value from holdfast.job_seq s));
+  with moved as (
+    update holdfast.job j
+    set
+      state = 'pending',
+      lane_id = o.new_lane,
+      seq = o.new_seq,
+      changed_at = now_at
     from (
-      select j.place, s.new_lane
-      from unnest(ids) with ordinality i (id, n)
-      cross join lateral (
-        select j.ctid as place, j.lane_id, j.attempt from holdfast.job j where j.id = i.id offset 0
-      ) j
-      join (
-        select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
-        from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.job j where j.id = any(ids)) k
-      ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
-      order by i.n
-    ) d
-  ) o
-  where j.ctid = o.place;
-  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+      -- Places are given out above the sort; a join there would mix them up.
+      select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
+      from (
+        select j.place, s.new_lane
+        from unnest(ids) with ordinality i (id, n)
+        cross join lateral (
+          select j.ctid as place, j.lane_id, j.attempt from holdfast.job j where j.id = i.id offset 0
+        ) j
+        join (
+          select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
+          from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.job j where j.id = any(ids)) k
+        ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
+        order by i.n
+      ) d
+    ) o
+    where j.ctid = o.place
+    returning j.lane_id
+  )
+  select array_agg(distinct m.lane_id) into lanes from moved m;
+  door := holdfast.door(false);
+  perform holdfast.wake_lanes(lanes);
 end
 $$;
 comment on function holdfast.make_pending(uuid[], timestamptz) is 'Make scheduled jobs pending, in the order given.';

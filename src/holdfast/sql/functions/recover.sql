@@ -172,10 +172,15 @@ begin
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
 
+  -- Not who is locked: it may be leaving, and wait for these very jobs.
   update holdfast.worker w
   set recovered = w.recovered + n.jobs
   from (select j.worker_id, count(*)::integer as jobs from holdfast.job j where j.id = any(ids) group by j.worker_id) n
-  where w.id = n.worker_id;
+  where w.id = n.worker_id
+    and w.id in (
+      select s.id from holdfast.worker s
+      where s.id in (select j.worker_id from holdfast.job j where j.id = any(ids))
+      for update skip locked);
 
   -- The lease is replaced by one that nobody knows, so whatever the old holder
   -- still reports is refused as lost, wherever the job goes from here.

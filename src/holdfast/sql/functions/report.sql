@@ -71,6 +71,38 @@ end
 $$;
 comment on function holdfast.refuse_report(holdfast.refusal, uuid) is 'Raise the error for a refused report.';
 
+-- A report that is repeated counts as accepted, since the reply to the first may
+-- have been lost. Not so in a transaction that has written something before it: its
+-- caller repeats the whole of it, and what it has written would be there twice.
+create or replace function holdfast.refuse_repetition(id uuid, lease uuid, outcome text)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  refused holdfast.refusal;
+begin
+  if pg_current_xact_id_if_assigned() is null then
+    return;
+  end if;
+  -- With a lock: the first may be about to commit.
+  perform from holdfast.job j where j.id = refuse_repetition.id and j.lease = refuse_repetition.lease for update;
+  if found then
+    return;
+  end if;
+  select v.* into refused from holdfast.verdict(refuse_repetition.id, refuse_repetition.lease, refuse_repetition.outcome) v;
+  if refused.sqlstate is null then
+    refused.sqlstate := 'HF003';
+    refused.message := format('job %s is %s: this lease has reported on it already', refused.id, refused.state);
+    refused.lease := null;
+  end if;
+  perform holdfast.refuse_report(refused, refuse_repetition.lease);
+end
+$$;
+comment on function holdfast.refuse_repetition(uuid, uuid, text) is
+  'Refuse a report that is only repeated, in a transaction that has written something before it.';
+
 create or replace function holdfast.complete(id uuid, lease uuid, result jsonb default null)
 returns void
 language plpgsql volatile security definer
@@ -79,6 +111,7 @@ as $$
 declare
   refused holdfast.refusal;
 begin
+  perform holdfast.refuse_repetition(complete.id, complete.lease, 'completed');
   select f.* into refused
   from holdfast.finish(array[complete.id], array[complete.lease], results => array[complete.result]) f;
   if found then
@@ -100,6 +133,7 @@ begin
   if fail.retry_in < interval '0' or fail.retry_in > interval '100 years' then
     perform holdfast.refuse_value('retry_in', fail.retry_in::text, 'must be between 0 and 100 years');
   end if;
+  perform holdfast.refuse_repetition(fail.id, fail.lease, 'failed');
   select f.* into refused
   from holdfast.finish(
     array[fail.id], array[fail.lease], '{failed}',
@@ -124,6 +158,7 @@ begin
   if snooze.delay is null or snooze.delay < interval '0' or snooze.delay > interval '100 years' then
     perform holdfast.refuse_value('delay', snooze.delay::text, 'must be between 0 and 100 years');
   end if;
+  perform holdfast.refuse_repetition(snooze.id, snooze.lease, 'snoozed');
   select f.* into refused
   from holdfast.finish(array[snooze.id], array[snooze.lease], '{snoozed}', delays => array[snooze.delay]) f;
   if found then
@@ -141,6 +176,7 @@ as $$
 declare
   refused holdfast.refusal;
 begin
+  perform holdfast.refuse_repetition(release.id, release.lease, 'released');
   select f.* into refused from holdfast.finish(array[release.id], array[release.lease], '{released}') f;
   if found then
     perform holdfast.refuse_report(refused, release.lease);

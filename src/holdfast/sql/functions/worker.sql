@@ -129,7 +129,11 @@ comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refuse
 -- is open at this moment: its commit may bring no notification, so poll soon. It
 -- is true as well for whoever has just fallen asleep, since nobody sees that before
 -- it is committed: ask again, then look.
-create or replace function holdfast.sleep(worker uuid, asleep boolean default true)
+--
+-- A busy one may want to hear of jobs above a priority, which go before what it
+-- has at hand, and of no others.
+drop function if exists holdfast.sleep(uuid, boolean); -- without a priority
+create or replace function holdfast.sleep(worker uuid, asleep boolean default true, above integer default null)
 returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -137,11 +141,14 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.check_worker(sleep.worker);
+  if sleep.above not between -32768 and 32767 then
+    perform holdfast.refuse_value('above', sleep.above::text, 'must be an integer from -32768 to 32767');
+  end if;
   update holdfast.worker w
-  set asleep = sleep.asleep
+  set asleep = sleep.asleep, above = sleep.above
   where w.id = sleep.worker
-    and w.asleep <> sleep.asleep;
-  return sleep.asleep and (found or exists (
+    and (w.asleep <> sleep.asleep or w.above is distinct from sleep.above);
+  return sleep.asleep and sleep.above is null and (found or exists (
     select
     from pg_locks k
     where k.relation = 'holdfast.job'::regclass
@@ -151,8 +158,8 @@ begin
   ));
 end
 $$;
-comment on function holdfast.sleep(uuid, boolean) is
-  'Say that a worker sleeps and wants to be notified (or no longer does); true if a transaction that may hold new jobs is open.';
+comment on function holdfast.sleep(uuid, boolean, integer) is
+  'Say that a worker sleeps and wants to be notified, of jobs above a priority if one is given, or no longer does; true if a transaction that may hold new jobs is open.';
 
 -- Leave in good order: what is still held goes back, unstarted jobs uncharged.
 -- To leave twice is no mistake: the reply to the first time may have been lost.
