@@ -397,7 +397,7 @@ def channel(queue: str) -> Call[str]:
 _promote = _function("promote", "amount integer")
 _recover = _function("recover", "timeout interval")
 _advance = _function("advance")
-_upkeep = _function("upkeep")
+_upkeep = _function("upkeep", "rest interval")
 _tick = _function("tick")
 
 
@@ -414,8 +414,9 @@ def advance() -> Call[int]:
     return _advance.plain(_one)
 
 
-def upkeep() -> Call[int]:
-    return _upkeep.plain(_one)
+def upkeep(rest: timedelta) -> Call[int]:
+    """Not if the last one in the fleet ended less than a rest ago."""
+    return _upkeep.plain(_one, _interval(rest))
 
 
 def tick() -> Call[list[tuple[str, str | None]]]:

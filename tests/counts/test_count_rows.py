@@ -27,6 +27,8 @@ CLAIM = {"job_pending": 501, "lane_pkey": 2}
 FINISH = {"job_pkey": 1000, "lane_pkey": 2}
 # Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in take_in_late.
 ADVANCE = {"job_pending": 1, "job_due": 0}
+# Caught: looking at tombstones for five minutes.
+RECOVER = {"job_held": 0, "job_pkey": 0}
 # Among many entries; an index of few is less deep, and a claim touches a sixth less. Before PostgreSQL
 # 17 a search for many ids begins at the root for each.
 BLOCKS = {"claim": 7550, "finish": 4620}
@@ -137,3 +139,8 @@ def test_a_claim_reads_as_many_entries_as_it_takes_jobs(sql, entries, worker):
 
 def test_an_advance_does_not_walk_over_what_it_has_passed(sql, entries):
     entries.are_at_most(ADVANCE, entries.of("advance"))
+
+
+def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(sql, entries):
+    sql("update holdfast.worker set left_at = holdfast.clock() - interval '6 seconds'")
+    entries.are_at_most(RECOVER, entries.of("recover"))

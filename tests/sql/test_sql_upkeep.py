@@ -199,3 +199,39 @@ def test_upkeep_leaves_a_healthy_database_alone(sql, done):
     done()
     sql.value("upkeep")
     assert sql.value("upkeep") == 0
+
+
+def test_a_fleet_keeps_house_once_in_a_while(sql, other, clock):
+    def hangs_on() -> bool:
+        """Whether the worker that left long ago is still on record."""
+        return sql.one("select exists (select from holdfast.worker where left_at is not null)")
+
+    def tombstone() -> None:
+        sql(
+            "update holdfast.worker set left_at = holdfast.clock() - interval '2 days' where id = %s",
+            sql.value("register"),
+        )
+
+    sql.value("upkeep")
+    tombstone()
+    clock.advance(seconds=40)
+    assert other.value("upkeep", rest="45 seconds") == 0
+    assert hangs_on()
+    clock.advance(seconds=10)
+    assert other.value("upkeep", rest="45 seconds") == 1
+    assert not hangs_on()
+    tombstone()
+    assert sql.value("upkeep") == 1, "by hand it is done at once"
+
+
+def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
+    sql.value("upkeep")
+    sql("update holdfast.duty set looks[2] = looks[1] - interval '1 minute' where name = 'upkeep'")
+    sql(
+        "update holdfast.worker set left_at = holdfast.clock() - interval '2 days' where id = %s",
+        sql.value("register"),
+    )
+    clock.advance(minutes=19)
+    assert sql.value("upkeep", rest="45 seconds") == 0
+    clock.advance(minutes=2)
+    assert sql.value("upkeep", rest="45 seconds") == 1

@@ -35,3 +35,25 @@ def test_a_recovery_and_a_promotion_look_up_theirs(sql, believed_empty):
     sql.enqueue_many(100, delays=["1 hour"] * 100)
     sql("update holdfast.job set run_at = run_at - interval '1 day' where state = 'scheduled'")
     assert blocks(sql, "holdfast.promote()") < 100 * 100
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "holdfast.cancels(%(worker)s)",
+        "holdfast.recover()",
+        "holdfast.start(array[%(id)s], array[%(lease)s])",
+        "holdfast.not_held(array[%(id)s], array[%(lease)s])",
+        "holdfast.disown(%(worker)s, array[%(id)s], '{}', now())",
+        "holdfast.claimed(%(worker)s, %(lease)s)",
+        "holdfast.leave(%(worker)s)",
+    ],
+)
+def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(sql, believed_empty, call):
+    worker = sql.value("register")
+    job = sql.claim(1, worker=worker)[0]
+    sql.value("cancel", id=job.id)
+    query = f"explain (analyze, buffers, timing off, format json) select {call}"
+    given = {"worker": worker, "id": job.id, "lease": job.lease}
+    plan = sql.connection.execute(query, given).fetchone()[0][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < WAITING / 10

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from holdfast import Context, Holdfast, JobState
+from holdfast import Context, Holdfast, JobState, calls
 from holdfast.worker import claimer
 
 
@@ -94,6 +94,43 @@ def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
     gate.set()
     until(lambda: len(ran) == 602)
     assert ran[200:] == ["urgent", *["others"] * 400, "as urgent as these"]
+
+
+@pytest.fixture
+def claims(monkeypatch):
+    """How many jobs each claim has asked for."""
+    asked = []
+    claim = calls.claim
+
+    def noted(**options):
+        asked.append(options["amount"])
+        return claim(**options)
+
+    monkeypatch.setattr(calls, "claim", noted)
+    return asked
+
+
+@pytest.mark.parametrize("urgent", [101, 100])
+def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
+    hf: Holdfast, work, until, ask, claims, monkeypatch, urgent
+):
+    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
+    monkeypatch.setattr(claimer, "ALERT", 3600)
+    ran = []
+
+    @hf.task(name="note")
+    async def note(what: str) -> None:
+        ran.append(what)
+
+    work(poll_interval=60)
+    for number in range(3):  # each comes alone, while nothing else is to do
+        until(lambda: ask("select from holdfast.worker where asleep and above is null"))
+        note.options(priority=urgent).enqueue("urgent")
+        until(lambda number=number: len(ran) > number)
+    claims.clear()
+    hf.enqueue_many(note.call("others") for _ in range(2000))
+    until(lambda: len(ran) == 2003)
+    assert (max(claims) <= claimer.BITE) == (urgent > 100)
 
 
 def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):

@@ -22,8 +22,11 @@ from holdfast.events import emit
 from holdfast.worker.hands import Hands
 
 BATCH = 2000
-# As long as urgent jobs come in between, for each has to wait for the claim that is under way.
-SMALL_BATCH = 200
+# As long as urgent jobs come in between, all others are taken in small bites with a rest after each: an
+# urgent one has to wait for the claim that is under way, and for its share of the server.
+BITE = 100
+HINTED_BITE = 50
+REST_AFTER_BITE = 0.01
 PREFETCH_SECONDS = 0.1
 MOST_PREFETCHED = 4000
 MOST_UNWRITTEN = 10_000
@@ -77,7 +80,8 @@ class Claimer:
         self._drained = False
         self._hungry = True
         self._took_at = self._began_at = self._rested_at = time.monotonic()
-        self._said_at = self._urgent_at = -math.inf
+        self._said_at = self._urgent_at = self._lone_at = -math.inf
+        self._lone = 0
         self._asleep = False
         self._above: int | None = None
         self._hinted = False
@@ -108,13 +112,19 @@ class Claimer:
         self._low = self._prefetch // 2
         self._give_back_surplus()
         pause = await self._look()
+        if not pause and self._hands.buffer and self.alert() and not self._hinted:
+            pause, self._low = REST_AFTER_BITE, -1  # slots that come free do not cut it short, only hints do
         return min(pause, LONGEST_WAIT) if self._hands.buffer else pause
+
+    def alert(self) -> bool:
+        """Whether urgent jobs have come in between others just now, and more are to be expected."""
+        return time.monotonic() - self._urgent_at < ALERT
 
     async def _look(self) -> float:
         if self._hands.unwritten > MOST_UNWRITTEN:
             return FIRST_POLL
-        amount = self._room()
         hinted, self._hinted = self._hinted, False
+        amount = self._room(hinted)
         if amount <= 0:
             self._drained = False  # the next slot that comes free wakes us
             return await self._look_for_urgent() if hinted and self._hands.buffer else self._poll_interval
@@ -127,11 +137,12 @@ class Claimer:
         self._lookout.found(jobs, amount)
         self._drained = self._lookout.full and len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
-            if hinted and jobs[0].priority > jobs[-1].priority:
-                self._urgent_at = time.monotonic()
             self._begin_or_go_on()
+            if (hinted and jobs[0].priority > jobs[-1].priority) or self._follows_lone(jobs[-1]):
+                self._urgent_at = self._took_at
             if rested and self._drained:
                 await asyncio.sleep(0)  # they start first
+                self._lone, self._lone_at = jobs[0].priority, self._took_at
                 return self._nap()
             await self._wake_only_above(jobs[-1].priority)
             return 0.0
@@ -165,6 +176,10 @@ class Claimer:
             self._hungry = False
         self.idle.clear()
 
+    def _follows_lone(self, job: Claimed) -> bool:
+        """Whether it is less urgent than what has come one by one just before."""
+        return job.priority < self._lone and self._took_at - self._lone_at < ALERT
+
     def _nap(self) -> float:
         """A job or two came while all was quiet, and whatever comes next sends a notification.
 
@@ -175,14 +190,15 @@ class Claimer:
         self._rested_at = self._took_at
         return FIRST_POLL
 
-    def _room(self) -> int:
+    def _room(self, hinted: bool) -> int:
         hands = self._hands
         room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
-        return min(room, self._batch()) if room > self._low else 0
-
-    def _batch(self) -> int:
-        return SMALL_BATCH if time.monotonic() - self._urgent_at < ALERT else BATCH
+        if room <= self._low:
+            return 0
+        if self.alert():
+            return min(room, HINTED_BITE if hinted else BITE)
+        return min(room, BITE if self._hungry else BATCH)
 
     def _give_back_surplus(self) -> None:
         buffer = self._hands.buffer
@@ -206,8 +222,11 @@ class Claimer:
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
             self._took(len(jobs))
             return self._hands.take(lease, jobs)
+        except BaseException:
+            # Asking failed too: the keeper gives back what is held under a lease that we do not know.
+            self._hands.doubted_at = time.monotonic()
+            raise
         finally:
-            # If asking failed too, the keeper gives back what is held under a lease that we do not know.
             self._hands.in_flight.discard(lease)
             self._hands.changed.set()  # a drain may be waiting for just this claim to come back empty
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable
+from datetime import timedelta
 
 from holdfast import calls
 from holdfast.database import Session
@@ -16,17 +18,22 @@ RECOVER_SECONDS = 1.0
 UPKEEP_SECONDS = 60.0
 # A look costs something, so what falls due within a moment is promoted together.
 MOMENT = 0.01
-# What is due and was not promoted is locked by somebody, or more than one look takes.
-OVERDUE_SECONDS = 0.05
+# A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
+FIRST_PROMOTED, MOST_PROMOTED = 100, 800
+OVERDUE_SECONDS = 0.01
 
 
 class Duties:
-    def __init__(self, session: Session, *, lease_time: float, due: Callable[[], None]) -> None:
-        """`due` is called when jobs may have become pending."""
+    def __init__(
+        self, session: Session, *, lease_time: float, due: Callable[[], None], alert: Callable[[], bool]
+    ) -> None:
+        """`due` is called when jobs may have become pending; `alert` tells whether urgent ones come."""
         self._session = session
         self._due = due
+        self._alert = alert
         self.recover_seconds = min(RECOVER_SECONDS, lease_time / 6)
         self._until_due: float | None = None
+        self._amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
         self._claimed = 0
 
@@ -38,7 +45,10 @@ class Duties:
 
     async def promote(self) -> float:
         expected = self._until_due
-        wait = await self._session.run(calls.promote())
+        begun = time.monotonic()
+        hurry = expected is not None and expected <= 0 and not self._alert()
+        self._amount = min(self._amount * 2, MOST_PROMOTED) if hurry else FIRST_PROMOTED
+        wait = await self._session.run(calls.promote(self._amount))
         self._until_due = None if wait is None else wait.total_seconds()
         if expected is not None and expected <= PROMOTE_SECONDS:
             self._due()
@@ -46,7 +56,7 @@ class Duties:
             case None:
                 return PROMOTE_SECONDS
             case overdue if overdue <= 0:
-                return OVERDUE_SECONDS
+                return max(OVERDUE_SECONDS, time.monotonic() - begun)
             case soon:
                 return min(max(soon, MOMENT), PROMOTE_SECONDS)
 
@@ -60,5 +70,5 @@ class Duties:
         await self._session.run(calls.advance())
 
     async def upkeep(self) -> float:
-        await self._session.run(calls.upkeep())
+        await self._session.run(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
         return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not ask in step

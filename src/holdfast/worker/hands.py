@@ -63,6 +63,8 @@ class Hands:
         self.changed = asyncio.Event()
         # Nothing is started on a lease that may have run out; the keeper moves this on.
         self.good_until = math.inf
+        # When a claim last failed: it may have happened all the same, or may yet.
+        self.doubted_at = -math.inf
         self._idle: deque[asyncio.Future[None]] = deque()
         self.closed = False
 

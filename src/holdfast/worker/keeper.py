@@ -4,8 +4,8 @@
     starts      a job that has run for half a second is written down as running
     progress    what handlers said, the newest of each job, in one call
     cancels     jobs of ours that somebody called off
-    disown      jobs held in our name that we do not know are given back, and those that are no longer ours
-                are let go of
+    disown      after a claim that failed, jobs held in our name that we do not know are given back; and
+                those that run but are no longer ours are let go of
 
 It is a thread so that a handler which blocks the event loop does not cost the worker its jobs; and the one
 who blocks it is reported, with the stack.
@@ -30,7 +30,8 @@ from holdfast.worker.loop import every
 
 FLUSH_SECONDS = 0.5
 BLOCKED_SECONDS = 5.0
-BEATS_BETWEEN_DISOWNS = 3
+# All that the worker has ever held is walked over while somebody holds an old snapshot.
+BEATS_BETWEEN_DISOWNS = 60
 
 
 class Keeper:
@@ -118,7 +119,8 @@ class Keeper:
             self._home.call_soon_threadsafe(self._hands.rouse)
         self._beats += 1
         await self._find_taken()
-        if before is not None and self._beats % BEATS_BETWEEN_DISOWNS == 0:
+        in_doubt = sent < self._hands.doubted_at + 2 * self._lease_time
+        if before is not None and (in_doubt or self._beats % BEATS_BETWEEN_DISOWNS == 0):
             await self._disown(before)
 
     async def _find_taken(self) -> None:

@@ -95,7 +95,9 @@ class Life:
             took=self._took,
         )
         self._slots = Slots(self._hands, self._executor, done=self._finisher.add, freed=self._claimer.freed)
-        self._duties = Duties(self._serving, lease_time=self._lease_time, due=self._claimer.hint)
+        self._duties = Duties(
+            self._serving, lease_time=self._lease_time, due=self._claimer.hint, alert=self._claimer.alert
+        )
         self._keeper: Keeper | None = None
 
     def stop(self) -> None:

@@ -247,6 +247,9 @@ create or replace function holdfast.claimed(worker uuid, lease uuid)
 returns setof holdfast.claimed_job
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
   select
     j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, l.queue, l.priority::integer,

@@ -61,8 +61,8 @@ begin
       perform
       from unnest(ids, leases) r (id, lease)
       join holdfast.job j on j.id = r.id
-      where j.lease = r.lease
-        or j.lease is null
+      where j.id = any(ids)
+        and (j.lease = r.lease or j.lease is null)
       order by j.id
       for update of j;
     end if;

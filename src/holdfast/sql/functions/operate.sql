@@ -176,10 +176,13 @@ create or replace function holdfast.cancels(worker uuid)
 returns table (id uuid, lease uuid)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
   select c.job_id, c.lease
   from holdfast.cancellation c
-  join holdfast.job j on j.id = c.job_id and j.lease = c.lease
+  cross join lateral (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease offset 0) j
   where c.worker_id = cancels.worker
 $$;
 comment on function holdfast.cancels(uuid) is 'The jobs that this worker holds and that somebody called off.';

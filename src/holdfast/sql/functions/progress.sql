@@ -16,6 +16,9 @@ create or replace function holdfast.start(
 returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 #variable_conflict use_column
 declare
@@ -30,6 +33,7 @@ begin
     from unnest(ids, leases) r (id, lease)
     join holdfast.job j on j.id = r.id
     where j.lease = r.lease
+      and j.id = any(ids)
     order by j.id
     for key share of j
   ) h;
@@ -62,6 +66,9 @@ create or replace function holdfast.not_held(ids uuid[], leases uuid[])
 returns setof uuid
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
   select r.id
   from unnest(not_held.ids, not_held.leases) r (id, lease)

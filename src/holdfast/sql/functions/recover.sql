@@ -22,6 +22,9 @@ create or replace function holdfast.recover(timeout interval default null)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
@@ -62,10 +65,12 @@ begin
   end if;
 
   -- A claim that was under way when its worker was declared lost, or departed,
-  -- may commit a moment later: the fresh tombstones are looked at again.
+  -- may commit a moment later: the fresh tombstones are looked at again. For no
+  -- longer, because all that a worker has ever held is walked over while somebody
+  -- holds an old snapshot; what comes later still is an orphan, for upkeep.
   select array_agg(w.id) into dead_workers
   from holdfast.worker w
-  where greatest(w.lost_at, w.left_at) > now_at - interval '5 minutes';
+  where greatest(w.lost_at, w.left_at) > now_at - interval '5 seconds';
   loop
     exit when dead_workers is null;
     taken := holdfast.take_back(
@@ -86,10 +91,11 @@ begin
     array(
       select j.id
       from holdfast.running x
-      join holdfast.job j on j.id = x.job_id and j.lease = x.lease
+      cross join lateral (
+        select j.id from holdfast.job j where j.id = x.job_id and j.lease = x.lease for update skip locked
+      ) j
       where x.deadline_at < now_at - interval '5 seconds'
-      limit 5000
-      for update of j skip locked),
+      limit 5000),
     now_at,
     'timed out: it ran longer than its timeout, and its worker did not stop it');
   return total;

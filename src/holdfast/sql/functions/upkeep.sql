@@ -1,21 +1,32 @@
 -- The slow duty: partitions made ahead and dropped behind, old ids and
 -- tombstones forgotten, orphans swept, heads checked. Returns how many things
 -- were done.
-create or replace function holdfast.upkeep()
+--
+-- It looks through much, above all while somebody holds an old snapshot, and a fleet
+-- calls it all the time: so not if the last one ended less than `rest` ago, nor
+-- less than twenty times as long ago as it took.
+drop function if exists holdfast.upkeep(); -- without a rest
+create or replace function holdfast.upkeep(rest interval default null)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
+  last timestamptz[];
   done integer := 0;
   amount integer;
   orphans uuid[];
 begin
   perform holdfast.check_isolation('upkeep');
   if not pg_try_advisory_xact_lock(holdfast.duty_lock('upkeep')) then
+    return 0;
+  end if;
+  select d.looks into last from holdfast.duty d where d.name = 'upkeep';
+  if now_at between last[1] and last[1] + greatest(upkeep.rest, 20 * (last[1] - last[2])) and upkeep.rest is not null then
     return 0;
   end if;
 
@@ -58,7 +69,7 @@ begin
   where u.id in (
     select o.id from holdfast.used_id o
     where o.used_at < now_at - interval '7 days'
-      and not exists (select from holdfast.job j where j.id = o.id)
+      and not exists (select from holdfast.job j where j.id = o.id offset 0)
     limit 50000);
   get diagnostics amount = row_count;
   done := done + amount;
@@ -68,7 +79,7 @@ begin
   where e.ctid = any(array(
     select o.ctid from holdfast.attempt_error o
     where o.failed_at < now_at - (select max(q.retention) from holdfast.queue q) - interval '1 day'
-      and not exists (select from holdfast.job j where j.id = o.job_id)
+      and not exists (select from holdfast.job j where j.id = o.job_id offset 0)
       and not exists (select from holdfast.dead_letter d where d.id = o.job_id)
     limit 10000));
   get diagnostics amount = row_count;
@@ -76,19 +87,19 @@ begin
 
   delete from holdfast.worker w
   where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
-    and not exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed');
+    and not exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed' offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
   -- Left behind by a handler that finished its job in a transaction of its own.
   delete from holdfast.running r
   where r.changed_at < now_at - interval '1 minute'
-    and not exists (select from holdfast.job j where j.id = r.job_id and j.lease = r.lease);
+    and not exists (select from holdfast.job j where j.id = r.job_id and j.lease = r.lease offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
   delete from holdfast.cancellation c
-  where not exists (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease);
+  where not exists (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
@@ -96,10 +107,14 @@ begin
   done := done + holdfast.check_heads();
   done := done + holdfast.make_partitions(now_at);
   done := done + holdfast.drop_partitions(now_at);
+  insert into holdfast.duty (name, looks)
+  values ('upkeep', array[holdfast.clock(), now_at])
+  on conflict (name) do update set looks = excluded.looks;
   return done;
 end
 $$;
-comment on function holdfast.upkeep() is 'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads.';
+comment on function holdfast.upkeep(interval) is
+  'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
 
 -- What no dropped partition takes along: finished jobs of a day that had none,
 -- and the errors of jobs that are no more. Bounded in rows.
@@ -123,7 +138,7 @@ begin
     select e.ctid
     from holdfast.attempt_error e
     where e.failed_at < oldest
-      and not exists (select from holdfast.job j where j.id = e.job_id)
+      and not exists (select from holdfast.job j where j.id = e.job_id offset 0)
       and not exists (select from holdfast.dead_letter d where d.id = e.job_id)
     limit 10000));
   get diagnostics failures = row_count;

@@ -167,6 +167,9 @@ create or replace function holdfast.leave(worker uuid)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   held_ids uuid[];
@@ -209,6 +212,9 @@ create or replace function holdfast.disown(worker uuid, held uuid[], in_flight u
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
 as $$
 declare
   unknown_ids uuid[];
