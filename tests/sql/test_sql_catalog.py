@@ -133,3 +133,12 @@ def test_parameters_can_be_named_in_sql(sql):
     assert sql(
         "select count(*) from holdfast.claim(worker => null, lease => null, queues => '{x}', amount => 1)"
     )
+
+
+def test_who_forbids_sequential_scans_forbids_jit_too(sql):
+    """Before PostgreSQL 18, one that is made all the same is taken for so expensive that it is compiled."""
+    found = sql(
+        "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace "
+        "and 'enable_seqscan=off' = any(proconfig) and not 'jit=off' = any(proconfig)"
+    )
+    assert found == []

@@ -265,3 +265,8 @@ def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
     assert (sql.state(its[0].id), sql.state(theirs[0].id)) == ("pending", "claimed")
     watch(300)
     assert sql.state(theirs[0].id) == "pending"
+
+
+def test_very_many_jobs_of_a_lost_worker_are_taken_back_in_one_look(sql, watch, worker_with):
+    worker_with(6000)
+    assert watch(LEASE + 10) == 6000

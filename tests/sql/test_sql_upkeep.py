@@ -226,12 +226,31 @@ def test_a_fleet_keeps_house_once_in_a_while(sql, other, clock):
 
 def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
     sql.value("upkeep")
-    sql("update holdfast.duty set looks[2] = looks[1] - interval '1 minute' where name = 'upkeep'")
+    sql("update holdfast.duty set looks[2] = looks[1] - interval '1 hour' where name = 'upkeep'")
     sql(
         "update holdfast.worker set left_at = holdfast.clock() - interval '2 days' where id = %s",
         sql.value("register"),
     )
-    clock.advance(minutes=19)
+    clock.advance(minutes=14)
     assert sql.value("upkeep", rest="45 seconds") == 0
     clock.advance(minutes=2)
-    assert sql.value("upkeep", rest="45 seconds") == 1
+    assert sql.value("upkeep", rest="45 seconds") == 1, "but no longer than a quarter of an hour"
+
+
+def test_what_fails_undoes_nothing_else(sql, today, done, clock):
+    clock.advance(days=1)
+    (old_day,) = named(today())
+    done()
+    sql(f"create view holdfast.reading as select * from holdfast.{old_day}")
+    sql.enqueue()
+    orphan = sql.claim_one()
+    sql("update holdfast.worker set lost_at = holdfast.clock()")
+    try:
+        clock.advance(days=40)
+        assert sql.value("upkeep") > 0
+        assert sql.state(orphan.id) == "pending"
+        assert old_day in partitions(sql)
+        error = sql.one("select error from holdfast.duty where name = 'upkeep'")
+        assert error.startswith("drop_partitions:")
+    finally:
+        sql("drop view holdfast.reading")

@@ -133,6 +133,32 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
     assert (max(claims) <= claimer.BITE) == (urgent > 100)
 
 
+def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
+    hf: Holdfast, work, slow, gate, until, ask, monkeypatch
+):
+    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
+    monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
+    monkeypatch.setattr(claimer, "STREAM", 0)
+    ran = []
+
+    @hf.task(name="note")
+    async def note(what: str) -> None:
+        ran.append(what)
+
+    hf.enqueue_many(note.call("at first") for _ in range(200))
+    slow.enqueue()
+    hf.enqueue_many(note.call("others") for _ in range(400))
+    work(concurrency=2, poll_interval=60)
+    slow.options(priority=200).enqueue()
+    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
+    hf.enqueue_many(note.options(priority=150).call("urgent") for _ in range(50))
+    fetched = "select from holdfast.jobs where state = 'claimed' and priority = 150"
+    assert len(until(lambda: ask(fetched))) <= 2
+    gate.set()
+    until(lambda: ran.count("urgent") == 50)
+
+
 def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
     now, most = 0, 0
 

@@ -2,11 +2,15 @@
 
 import asyncio
 import threading
+from typing import Any
 
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState
+from holdfast import Context, Holdfast, JobState, calls
+from holdfast.calls import Call
+from holdfast.database import Session
+from holdfast.errors import DatabaseUnavailable
 from holdfast.worker import keeper
 
 
@@ -158,3 +162,39 @@ def test_a_job_that_somebody_has_locked_holds_up_no_other(
         until(lambda: other.refresh().state is JobState.CANCELLED)
         assert locked.refresh().state is JobState.CLAIMED
     until(lambda: locked.refresh().state is JobState.CANCELLED)
+
+
+def test_a_claim_that_comes_true_after_it_was_asked_for_is_given_back(
+    hf: Holdfast, work, told, until, ask, counts, monkeypatch
+):
+    """The connection was cut, the claim is not yet committed when we ask for it, and then it is."""
+    run, cut = Session.run, []
+
+    @hf.task(name="note")
+    async def note() -> None: ...
+
+    async def run_late(session: Session, call: Call[Any], **options: Any) -> Any:
+        if call.function.name == "claim" and not cut and ask("select from holdfast.job"):
+            cut.append(claims[-1])
+            raise DatabaseUnavailable("the connection was cut")
+        answer = await run(session, call, **options)
+        if call.function.name == "claimed":
+            assert answer == []
+            late = {name: cut[0][name] for name in ("worker", "lease")}
+            found = ask("select id from holdfast.claim(worker => %s, lease => %s)", *late.values())
+            assert len(found) == 10
+        return answer
+
+    claims: list[dict[str, Any]] = []
+    claim = calls.claim
+
+    def noted(**options: Any) -> Call[Any]:
+        claims.append(options)
+        return claim(**options)
+
+    monkeypatch.setattr(calls, "claim", noted)
+    monkeypatch.setattr(Session, "run", run_late)
+    hf.enqueue_many(note.call() for _ in range(10))
+    work(lease_time=2)
+    assert told.wait_for("worker.disowned")["jobs"] == 10
+    until(lambda: counts() == {"completed": 10}, say=counts)

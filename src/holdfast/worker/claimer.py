@@ -12,6 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from itertools import islice
 from uuid import uuid4
 
 from holdfast import calls
@@ -114,6 +115,7 @@ class Claimer:
         pause = await self._look()
         if not pause and self._hands.buffer and self.alert() and not self._hinted:
             pause, self._low = REST_AFTER_BITE, -1  # slots that come free do not cut it short, only hints do
+            self.wake.clear()
         return min(pause, LONGEST_WAIT) if self._hands.buffer else pause
 
     def alert(self) -> bool:
@@ -161,7 +163,11 @@ class Claimer:
 
     async def _look_for_urgent(self) -> float:
         """There is enough to do, but something may have come that goes before it."""
-        jobs = await self._claim(self._lookout.all, self._concurrency, above=self._hands.buffer[-1].priority)
+        buffer, above = self._hands.buffer, self._hands.buffer[-1].priority
+        urgent = sum(job.priority > above for job in islice(buffer, self._concurrency))
+        if urgent == self._concurrency:  # as many as can be begun: others may have the rest
+            return self._poll_interval
+        jobs = await self._claim(self._lookout.all, self._concurrency - urgent, above=above)
         if not jobs:
             return self._poll_interval
         self._urgent_at = time.monotonic()
@@ -216,8 +222,10 @@ class Claimer:
             try:
                 jobs = await self._session.run(claim)
             except DatabaseUnavailable as error:
-                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask.
+                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask. If it
+                # has not, it still may: then the keeper finds what we do not know.
                 emit("claim.failed", error=error)
+                self._hands.doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
             self._took(len(jobs))

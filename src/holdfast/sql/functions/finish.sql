@@ -59,12 +59,10 @@ begin
     if locked then
       -- Not those that others hold by now: their report would make this one wait.
       perform
-      from unnest(ids, leases) r (id, lease)
-      join holdfast.job j on j.id = r.id
-      where j.id = any(ids)
-        and (j.lease = r.lease or j.lease is null)
-      order by j.id
-      for update of j;
+      from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
+      cross join lateral (
+        select from holdfast.job j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
+      ) j;
     end if;
     select array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes into found
     from (
@@ -280,6 +278,7 @@ returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 begin

@@ -19,6 +19,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -27,16 +28,9 @@ declare
 begin
   perform holdfast.check_reports(ids, leases, null);
   -- A share lock, so that no finish or recovery slips in between.
-  select array_agg(h.id) into held
-  from (
-    select j.id
-    from unnest(ids, leases) r (id, lease)
-    join holdfast.job j on j.id = r.id
-    where j.lease = r.lease
-      and j.id = any(ids)
-    order by j.id
-    for key share of j
-  ) h;
+  select array_agg(r.id) into held
+  from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
+  cross join lateral (select from holdfast.job j where j.id = r.id and j.lease = r.lease for key share) j;
   -- What is on record stays, unless it is of an earlier claim; or more is said now: a
   -- suspect's start was recorded by its claim, and one that waits to begin may have
   -- been taken for running, both without a deadline.
@@ -69,6 +63,7 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 as $$
   select r.id
   from unnest(not_held.ids, not_held.leases) r (id, lease)

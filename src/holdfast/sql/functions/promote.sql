@@ -4,7 +4,9 @@
 -- beginning, where the entries of all those promoted lie for as long as anyone
 -- holds an old snapshot: see advance.sql. Bounded in rows, so that a flood of due jobs is let in bit by
 -- bit. Returns how long it is until the next one is due (the caller's clock may be
--- wrong, so not when); nothing or less means that more are waiting already.
+-- wrong, so not when); nothing or less means that more are waiting already. What is due
+-- and was left, because somebody has locked it or promotes it just now, is looked at
+-- again a little later.
 create or replace function holdfast.promote(amount integer default 2000)
 returns interval
 language plpgsql volatile security definer
@@ -19,6 +21,7 @@ declare
   now_at timestamptz := holdfast.clock();
   due_from timestamptz := (select w.due_from from holdfast.writer_watch w);
   due uuid[];
+  more boolean;
   next_at timestamptz;
 begin
   perform holdfast.check_isolation('promote');
@@ -42,6 +45,7 @@ begin
     if due is not null then
       perform holdfast.make_pending(due, now_at);
     end if;
+    more := cardinality(due) = promote.amount;
   end if;
   select j.run_at into next_at
   from holdfast.job j
@@ -49,7 +53,7 @@ begin
     and j.run_at >= coalesce(due_from, '-infinity')
   order by j.run_at
   limit 1;
-  return next_at - now_at;
+  return case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;
 comment on function holdfast.promote(integer) is 'Make due jobs pending; returns how long it is until the next one is due.';
@@ -61,6 +65,7 @@ returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 as $$
 #variable_conflict use_column
 declare

@@ -25,11 +25,13 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_hashjoin = off
 set enable_mergejoin = off
+set jit = off
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
+  begun constant timestamptz := clock_timestamp();
   heard_before timestamptz;
   dead_workers uuid[];
   total integer := 0;
@@ -82,8 +84,8 @@ begin
         for update skip locked),
       now_at);
     total := total + taken;
-    -- Bit by bit as a duty, all of them by hand.
-    exit when taken = 0 or recover.timeout is null;
+    -- All of them by hand; as a duty for no longer than a second, and on at the next look.
+    exit when taken = 0 or recover.timeout is null and (taken < 5000 or clock_timestamp() > begun + interval '1 second');
   end loop;
   -- A worker ends what runs too long by itself. Where it hangs as a whole, its
   -- heartbeat may go on, so the deadline is enforced here, a little later.

@@ -4,13 +4,14 @@
 --
 -- It looks through much, above all while somebody holds an old snapshot, and a fleet
 -- calls it all the time: so not if the last one ended less than `rest` ago, nor
--- less than twenty times as long ago as it took.
+-- less than twenty times as long ago as it took, up to a quarter of an hour.
 drop function if exists holdfast.upkeep(); -- without a rest
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
+set jit = off
 set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
@@ -20,13 +21,14 @@ declare
   done integer := 0;
   amount integer;
   orphans uuid[];
+  part text;
 begin
   perform holdfast.check_isolation('upkeep');
   if not pg_try_advisory_xact_lock(holdfast.duty_lock('upkeep')) then
     return 0;
   end if;
   select d.looks into last from holdfast.duty d where d.name = 'upkeep';
-  if now_at between last[1] and last[1] + greatest(upkeep.rest, 20 * (last[1] - last[2])) and upkeep.rest is not null then
+  if now_at between last[1] and last[1] + greatest(upkeep.rest, least(20 * (last[1] - last[2]), interval '15 minutes')) and upkeep.rest is not null then
     return 0;
   end if;
 
@@ -38,7 +40,7 @@ begin
       where j.state = 'claimed'
         and not exists (select from holdfast.worker w where w.id = j.worker_id and w.lost_at is null and w.left_at is null)
         and j.claimed_at < now_at - interval '30 seconds'
-      limit 5000
+      limit 50000
       for update skip locked);
     done := done + holdfast.take_back(orphans, now_at);
   end if;
@@ -103,10 +105,20 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
-  done := done + holdfast.forget_finished(now_at);
-  done := done + holdfast.check_heads();
-  done := done + holdfast.make_partitions(now_at);
-  done := done + holdfast.drop_partitions(now_at);
+  -- One that fails stops no other, and undoes nothing of the above.
+  foreach part in array '{forget_finished,check_heads,make_partitions,drop_partitions}'::text[] loop
+    begin
+      done := done + case part
+        when 'forget_finished' then holdfast.forget_finished(now_at)
+        when 'check_heads' then holdfast.check_heads()
+        when 'make_partitions' then holdfast.make_partitions(now_at)
+        when 'drop_partitions' then holdfast.drop_partitions(now_at)
+      end;
+    exception when others then
+      raise warning 'holdfast.%: %', part, sqlerrm;
+      perform holdfast.note_duty('upkeep', format('%s: %s', part, sqlerrm));
+    end;
+  end loop;
   insert into holdfast.duty (name, looks)
   values ('upkeep', array[holdfast.clock(), now_at])
   on conflict (name) do update set looks = excluded.looks;
