@@ -222,8 +222,8 @@ class Claimer:
             try:
                 jobs = await self._session.run(claim)
             except DatabaseUnavailable as error:
-                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask. If it
-                # has not, it still may: then the keeper finds what we do not know.
+                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask. If
+                # it has not, it still may: then the keeper finds what we do not know.
                 emit("claim.failed", error=error)
                 self._hands.doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
