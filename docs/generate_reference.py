@@ -44,7 +44,9 @@ GROUPS = {
     "Operating": "cancel cancel_many cancel_matching run_now pause resume",
     "Retry policies": "set_retry_policy reset_retry_policy list_retry_policies retry_delay",
     "Dead letters": "list_dead replay replay_many purge purge_many give_up",
-    "Duties": "tick promote recover advance upkeep check_heads",
+    "Schedules": "add_schedule change_schedule pause_schedule resume_schedule remove_schedule run_schedule "
+    "list_schedules upcoming next_occurrence",
+    "Duties": "tick fire promote recover advance upkeep check_heads",
     "Small things": "clock new_id",
 }
 

@@ -59,7 +59,8 @@ def test_tick_runs_every_duty(holdfast):
 def test_tick_tells_of_a_duty_that_failed(holdfast, holdfast_dsn: str):
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
         connection.execute(
-            "create or replace function holdfast.upkeep() returns integer language plpgsql "
+            "create or replace function holdfast.upkeep(rest interval default null) "
+            "returns integer language plpgsql "
             "as $$ begin raise 'no room left'; end $$"
         )
     answer = holdfast("tick")

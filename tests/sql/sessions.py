@@ -27,7 +27,8 @@ end $$;
 delete from holdfast.job; delete from holdfast.lane; delete from holdfast.running;
 delete from holdfast.worker; delete from holdfast.finished; delete from holdfast.dead_letter;
 delete from holdfast.attempt_error; delete from holdfast.cancellation;
-delete from holdfast.used_id; delete from holdfast.duty;
+delete from holdfast.used_id; delete from holdfast.schedule; delete from holdfast.schedule_tick;
+delete from holdfast.duty;
 delete from holdfast.writer_watch; delete from holdfast.audit; delete from holdfast.retry_policy;
 delete from holdfast.queue where name <> '*';
 update holdfast.queue

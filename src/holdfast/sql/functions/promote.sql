@@ -22,11 +22,17 @@ declare
   due_from timestamptz := (select w.due_from from holdfast.writer_watch w);
   due uuid[];
   more boolean;
+  next_tick timestamptz;
   next_at timestamptz;
 begin
   perform holdfast.check_isolation('promote');
   if promote.amount is null or promote.amount not between 1 and 100000 then
     perform holdfast.refuse_value('amount', promote.amount::text, 'must be between 1 and 100000');
+  end if;
+  -- The ticks of schedules fall due as well.
+  next_tick := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
+  if next_tick <= now_at then
+    next_tick := now_at + holdfast.fire();
   end if;
   -- Who does not get the lock leaves the work to the one who has it.
   if pg_try_advisory_xact_lock(holdfast.duty_lock('promote')) then
@@ -53,10 +59,13 @@ begin
     and j.run_at >= coalesce(due_from, '-infinity')
   order by j.run_at
   limit 1;
-  return case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds' else next_at - now_at end;
+  return least(
+    case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds' else next_at - now_at end,
+    next_tick - now_at);
 end
 $$;
-comment on function holdfast.promote(integer) is 'Make due jobs pending; returns how long it is until the next one is due.';
+comment on function holdfast.promote(integer) is
+  'Make due jobs pending, and put the jobs of schedules on their queues; returns how long it is until the next one is due.';
 
 -- Scheduled jobs, locked by the caller, become pending in the order given; one
 -- whose attempts are used up (the maximum may have been lowered) dies instead.

@@ -11,10 +11,11 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.check_isolation('tick');
-  foreach duty in array '{promote,recover,advance,upkeep}'::text[] loop
+  foreach duty in array '{fire,promote,recover,advance,upkeep}'::text[] loop
     error := null;
     begin
       case duty
+        when 'fire' then perform holdfast.fire();
         when 'promote' then perform holdfast.promote();
         when 'recover' then perform holdfast.recover();
         when 'advance' then perform holdfast.advance();

@@ -105,6 +105,10 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
+  delete from holdfast.schedule_tick t where t.tick < now_at - interval '30 days';
+  get diagnostics amount = row_count;
+  done := done + amount;
+
   -- One that fails stops no other, and undoes nothing of the above.
   foreach part in array '{forget_finished,check_heads,make_partitions,drop_partitions}'::text[] loop
     begin

@@ -1,0 +1,453 @@
+-- Jobs at regular times: each time of a schedule, a tick, brings exactly one job.
+--
+-- Whoever looks, a worker or cron, locks the schedules that are due, puts their jobs
+-- on the queue and sets `next_at` to the next tick, all in one transaction. So a
+-- crash leaves either both or neither, and nobody waits for anybody: a locked
+-- schedule is in good hands. The primary key of `schedule_tick` is the last word.
+--
+-- Ticks that came while nothing ran:
+--
+--   skip   none of them, unless it is less than a minute ago
+--   once   the last of them
+--   all    each of them, up to a week back, a thousand at a time
+create or replace function holdfast.add_schedule(
+  name text,
+  task text,
+  cron text default null,
+  every interval default null,
+  zone text default 'UTC',
+  payload jsonb default '{}',
+  queue text default 'default',
+  priority integer default 100,
+  max_attempts integer default null,
+  missed text default 'once',
+  overlap boolean default true,
+  jitter interval default '0',
+  declared boolean default false
+)
+returns timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  given holdfast.schedule;
+  known holdfast.schedule;
+begin
+  given.name := add_schedule.name;
+  given.cron := add_schedule.cron;
+  given.every := add_schedule.every;
+  given.zone := add_schedule.zone;
+  given.task := add_schedule.task;
+  given.payload := add_schedule.payload;
+  given.queue := add_schedule.queue;
+  perform holdfast.check_priority(add_schedule.priority);
+  given.priority := add_schedule.priority;
+  perform holdfast.check_max_attempts(add_schedule.max_attempts);
+  given.max_attempts := add_schedule.max_attempts;
+  given.missed := add_schedule.missed;
+  given.overlap := add_schedule.overlap;
+  given.jitter := add_schedule.jitter;
+  given.declared := add_schedule.declared;
+  given.created_at := now_at;
+  given.skipped := 0;
+  perform holdfast.check_schedule(given);
+  given.next_at := holdfast.tick_after(given, now_at);
+
+  insert into holdfast.schedule as s select (given).* on conflict (name) do nothing;
+  if found then
+    perform holdfast.note('add schedule', given.name);
+    perform holdfast.wake_schedulers(given.queue);
+    return given.next_at;
+  end if;
+  select s.* into known from holdfast.schedule s where s.name = given.name for update;
+  if not given.declared then
+    perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
+  end if;
+  return holdfast.replace_schedule(known, given);
+end
+$$;
+comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
+  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, one of this name is changed to this.';
+
+-- Change what is given, and leave the rest. A paused schedule stays paused.
+create or replace function holdfast.change_schedule(
+  name text,
+  task text default null,
+  cron text default null,
+  every interval default null,
+  zone text default null,
+  payload jsonb default null,
+  queue text default null,
+  priority integer default null,
+  max_attempts integer default null,
+  missed text default null,
+  overlap boolean default null,
+  jitter interval default null
+)
+returns timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule := holdfast.known_schedule(change_schedule.name);
+  given holdfast.schedule := known;
+  next_at timestamptz;
+begin
+  if change_schedule.cron is not null or change_schedule.every is not null then
+    given.cron := change_schedule.cron;
+    given.every := change_schedule.every;
+  end if;
+  perform holdfast.check_priority(coalesce(change_schedule.priority, known.priority));
+  perform holdfast.check_max_attempts(change_schedule.max_attempts);
+  given.task := coalesce(change_schedule.task, known.task);
+  given.zone := coalesce(change_schedule.zone, known.zone);
+  given.payload := coalesce(change_schedule.payload, known.payload);
+  given.queue := coalesce(change_schedule.queue, known.queue);
+  given.priority := coalesce(change_schedule.priority, known.priority);
+  given.max_attempts := coalesce(change_schedule.max_attempts, known.max_attempts);
+  given.missed := coalesce(change_schedule.missed, known.missed);
+  given.overlap := coalesce(change_schedule.overlap, known.overlap);
+  given.jitter := coalesce(change_schedule.jitter, known.jitter);
+  perform holdfast.check_schedule(given);
+  next_at := holdfast.replace_schedule(known, given);
+  perform holdfast.note('change schedule', known.name);
+  return next_at;
+end
+$$;
+comment on function holdfast.change_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+  'Change what is given of a schedule, from its next time on; returns when that is.';
+
+-- Another expression, interval or zone starts anew from now; anything else keeps its next tick.
+create or replace function holdfast.replace_schedule(known holdfast.schedule, given holdfast.schedule)
+returns timestamptz
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  same_times boolean := (known.cron, known.every, known.zone) is not distinct from (given.cron, given.every, given.zone);
+  new_next timestamptz := case when same_times then known.next_at else holdfast.tick_after(given, holdfast.clock()) end;
+begin
+  update holdfast.schedule s
+  set
+    cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
+    queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
+    overlap = given.overlap, jitter = given.jitter, declared = given.declared, next_at = new_next
+  where s.name = known.name;
+  perform holdfast.wake_schedulers(given.queue);
+  return new_next;
+end
+$$;
+comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is 'Write the new state of a schedule; returns its next time.';
+
+create or replace function holdfast.check_schedule(given holdfast.schedule)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.check_name('name', given.name);
+  perform holdfast.check_name('task', given.task);
+  perform holdfast.check_name('queue', given.queue);
+  if (given.cron is null) = (given.every is null) then
+    perform holdfast.refuse_value('cron', given.cron, 'give either cron or every');
+  end if;
+  if given.every not between interval '1 second' and interval '366 days'
+    or extract(microseconds from given.every)::bigint % 1000000 <> 0 then
+    perform holdfast.refuse_value('every', given.every::text, 'must be whole seconds, from 1 second to 366 days');
+  end if;
+  if given.payload is null then
+    perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
+  end if;
+  if given.missed is null or given.missed not in ('skip', 'once', 'all') then
+    perform holdfast.refuse_value('missed', given.missed, 'must be skip, once or all');
+  end if;
+  if given.overlap is null then
+    perform holdfast.refuse_value('overlap', null, 'must be true or false');
+  end if;
+  if given.jitter is null or given.jitter not between interval '0' and interval '1 day' then
+    perform holdfast.refuse_value('jitter', given.jitter::text, 'must be between 0 and 1 day');
+  end if;
+  perform holdfast.check_zone(given.zone);
+end
+$$;
+comment on function holdfast.check_schedule(holdfast.schedule) is 'Refuse a schedule that breaks the rules.';
+
+-- Locked, for whoever changes it.
+create or replace function holdfast.known_schedule(name text)
+returns holdfast.schedule
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule;
+begin
+  select s.* into known from holdfast.schedule s where s.name = known_schedule.name for update;
+  if not found then
+    perform holdfast.refuse_value('name', known_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
+  end if;
+  return known;
+end
+$$;
+comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
+
+create or replace function holdfast.pause_schedule(name text)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule := holdfast.known_schedule(pause_schedule.name);
+begin
+  if known.paused_at is not null then
+    return false;
+  end if;
+  update holdfast.schedule s set paused_at = holdfast.clock() where s.name = known.name;
+  perform holdfast.note('pause schedule', known.name);
+  return true;
+end
+$$;
+comment on function holdfast.pause_schedule(text) is 'Let the times of a schedule pass without a job; whether it was running.';
+
+-- What passed meanwhile was not missed: it was not wanted.
+create or replace function holdfast.resume_schedule(name text)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule := holdfast.known_schedule(resume_schedule.name);
+begin
+  if known.paused_at is null then
+    return false;
+  end if;
+  update holdfast.schedule s
+  set paused_at = null, next_at = greatest(s.next_at, holdfast.tick_after(known, holdfast.clock()))
+  where s.name = known.name;
+  perform holdfast.note('resume schedule', known.name);
+  perform holdfast.wake_schedulers(known.queue);
+  return true;
+end
+$$;
+comment on function holdfast.resume_schedule(text) is 'Go on with a paused schedule at its next time; whether it was paused.';
+
+create or replace function holdfast.remove_schedule(name text)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  delete from holdfast.schedule s where s.name = remove_schedule.name;
+  if not found then
+    return false;
+  end if;
+  perform holdfast.note('remove schedule', remove_schedule.name);
+  return true;
+end
+$$;
+comment on function holdfast.remove_schedule(text) is 'Forget a schedule; its jobs stay. Whether there was one.';
+
+-- A job besides its times, which go on as they were; paused or not.
+create or replace function holdfast.run_schedule(name text)
+returns uuid
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule := holdfast.known_schedule(run_schedule.name);
+  job_id uuid := holdfast.enqueue_tick(known, null, null);
+begin
+  perform holdfast.note('run schedule', known.name, jsonb_build_object('job', job_id));
+  return job_id;
+end
+$$;
+comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
+
+create or replace function holdfast.list_schedules()
+returns table (
+  name text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer, max_attempts integer,
+  missed text, overlap boolean, jitter interval, declared boolean, paused_at timestamptz, next_at timestamptz,
+  last_at timestamptz, last_job uuid, skipped bigint, error text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    s.name, s.cron, s.every, s.zone, s.task, s.payload, s.queue, s.priority::integer, s.max_attempts::integer,
+    s.missed, s.overlap, s.jitter, s.declared, s.paused_at, case when s.paused_at is null then s.next_at end,
+    s.last_at, s.last_job, s.skipped, s.error
+  from holdfast.schedule s
+  order by s.name
+$$;
+comment on function holdfast.list_schedules() is 'All schedules, with their last and next time.';
+
+create or replace function holdfast.upcoming(name text, amount integer default 5)
+returns setof timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule := holdfast.known_schedule(upcoming.name);
+  tick timestamptz := known.next_at;
+begin
+  if upcoming.amount is null or upcoming.amount not between 1 and 1000 then
+    perform holdfast.refuse_value('amount', upcoming.amount::text, 'must be between 1 and 1000');
+  end if;
+  for n in 1..upcoming.amount loop
+    return next tick;
+    tick := holdfast.tick_after(known, tick);
+  end loop;
+end
+$$;
+comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule.';
+
+-- The next tick after a time. Intervals are counted from when the schedule was made.
+create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
+returns timestamptz
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when given.every is null then holdfast.next_occurrence(given.cron, after, given.zone)
+    else given.created_at + make_interval(secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
+  end
+  from (select extract(epoch from given.every)::double precision as seconds) e
+$$;
+comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is 'The next time of a schedule after another.';
+
+-- The last tick up to a time, given one before it: halved until a second is left.
+create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
+returns timestamptz
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  low timestamptz := given.next_at - interval '1 second'; -- after this one there is a tick
+  high timestamptz := at; -- after this one there is none
+  middle timestamptz;
+begin
+  while high - low > interval '1 second' loop
+    middle := low + (high - low) / 2;
+    if holdfast.tick_after(given, middle) <= at then
+      low := middle;
+    else
+      high := middle;
+    end if;
+  end loop;
+  return holdfast.tick_after(given, low);
+end
+$$;
+comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is 'The last time of a schedule up to another, from its next one on.';
+
+-- The duty: jobs for all that is due. Returns how long it is until the next tick
+-- of any schedule; null if there is none.
+create or replace function holdfast.fire()
+returns interval
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  due holdfast.schedule;
+begin
+  perform holdfast.check_isolation('fire');
+  for due in
+    select s.*
+    from holdfast.schedule s
+    where s.paused_at is null
+      and s.next_at <= now_at
+    order by s.next_at
+    limit 1000
+    for update skip locked
+  loop
+    begin
+      perform holdfast.fire_one(due, now_at);
+    exception when others then
+      -- One that cannot be carried out must stop no other; it is tried again at its next tick.
+      update holdfast.schedule s
+      set error = left(sqlerrm, 1000), next_at = holdfast.tick_after(due, now_at), skipped = s.skipped + 1
+      where s.name = due.name;
+    end;
+  end loop;
+  return (select min(s.next_at) - now_at from holdfast.schedule s where s.paused_at is null);
+end
+$$;
+comment on function holdfast.fire() is 'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next one.';
+
+-- The ticks of one schedule that are due, by its policy. The caller has locked it.
+create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  most constant integer := 1000;
+  moment timestamptz := due.next_at;
+  done integer := 0;
+begin
+  if due.missed = 'all' then
+    if moment < now_at - interval '7 days' then
+      moment := holdfast.tick_after(due, now_at - interval '7 days');
+    end if;
+  else
+    moment := holdfast.tick_before(due, now_at);
+  end if;
+  while moment <= now_at and done < most loop
+    if due.missed = 'skip' and moment < now_at - interval '1 minute'
+      or not due.overlap and exists (select from holdfast.job j where j.id = due.last_job) then
+      due.skipped := due.skipped + 1;
+    else
+      insert into holdfast.schedule_tick (schedule, tick) values (due.name, moment) on conflict do nothing;
+      if found then
+        due.last_job := holdfast.enqueue_tick(due, moment, now_at);
+        update holdfast.schedule_tick t set job_id = due.last_job where t.schedule = due.name and t.tick = moment;
+      end if;
+    end if;
+    due.last_at := moment;
+    moment := holdfast.tick_after(due, moment);
+    done := done + 1;
+  end loop;
+  update holdfast.schedule s
+  set next_at = moment, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
+  where s.name = due.name;
+end
+$$;
+comment on function holdfast.fire_one(holdfast.schedule, timestamptz) is 'Put the jobs of one schedule on its queue, for the ticks that are due.';
+
+-- The job says which schedule it belongs to, and which tick.
+create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)
+returns uuid
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.enqueue(
+    due.task,
+    due.payload,
+    due.queue,
+    due.priority,
+    run_at => case when due.jitter > interval '0' and tick is not null then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
+    max_attempts => due.max_attempts,
+    headers => jsonb_strip_nulls(jsonb_build_object('schedule', due.name, 'tick', tick)))
+$$;
+comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is 'Put the job of a schedule on its queue.';
+
+-- Whoever sleeps on the queue looks at the schedules anew as it wakes up.
+create or replace function holdfast.wake_schedulers(queue text)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.wake(wake_schedulers.queue, true, true)
+$$;
+comment on function holdfast.wake_schedulers(text) is 'Let the workers of a queue look at the schedules anew.';

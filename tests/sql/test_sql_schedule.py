@@ -1,0 +1,334 @@
+"""Schedules: each tick brings exactly one job, whoever looks, however often, and whatever crashes."""
+
+import random
+import threading
+from datetime import UTC, datetime, timedelta
+
+import psycopg
+import pytest
+
+MINUTELY = {"name": "report", "task": "report.make", "cron": "* * * * *"}
+
+
+@pytest.fixture
+def now(sql):
+    return lambda: sql.one("select holdfast.clock()")
+
+
+@pytest.fixture
+def at_noon(sql, now, clock):
+    """The clock stands shortly before noon, on a day of its own."""
+    noon = now().astimezone(UTC).replace(hour=12, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    clock.advance(noon - timedelta(seconds=30) - now())
+    return noon
+
+
+@pytest.fixture
+def jobs(sql):
+    """The ticks of the jobs there are."""
+
+    def jobs() -> list[datetime]:
+        rows = sql("select (headers ->> 'tick')::timestamptz from holdfast.job order by 1")
+        return [row[0] for row in rows]
+
+    return jobs
+
+
+def listed(sql, name="report"):
+    return next(row for row in sql.rows("list_schedules") if row.name == name)
+
+
+def test_a_tick_brings_one_job(sql, clock, at_noon, jobs):
+    assert (
+        sql.value("add_schedule", **MINUTELY, payload='{"kind": "daily"}', queue="reports", priority=50)
+        == at_noon
+    )
+    assert sql.value("fire") > timedelta(seconds=0)
+    assert jobs() == []
+    clock.advance(seconds=31)
+    sql.value("fire")
+    sql.value("fire")
+    assert jobs() == [at_noon]
+    job = sql.rows("list_jobs")[0]
+    assert (job.task, job.queue, job.priority) == ("report.make", "reports", 50)
+    row = listed(sql)
+    assert (row.last_at, row.next_at, row.last_job) == (at_noon, at_noon + timedelta(minutes=1), job.id)
+    headers = sql.one("select headers from holdfast.job")
+    assert headers["schedule"] == "report"
+
+
+def test_the_answer_says_how_long_it_is_until_the_next_tick(sql, clock, at_noon):
+    assert sql.value("fire") is None
+    sql.value("add_schedule", **MINUTELY)
+    assert timedelta(seconds=25) < sql.value("fire") <= timedelta(seconds=30)
+    sql.value("pause_schedule", name="report")
+    assert sql.value("fire") is None
+
+
+def test_every_so_often(sql, clock, jobs, now):
+    begun = now()
+    first = sql.value("add_schedule", name="beat", task="beat", every="90 seconds")
+    assert timedelta(seconds=89) < first - begun < timedelta(seconds=91)
+    for _ in range(4):
+        clock.advance(seconds=90)
+        sql.value("fire")
+    assert jobs() == [first + n * timedelta(seconds=90) for n in range(4)]
+
+
+@pytest.mark.parametrize("times", [{"cron": "*/10 * * * *"}, {"every": "10 minutes"}])
+@pytest.mark.parametrize(
+    ("missed", "made", "skipped"), [("once", [9], 0), ("all", range(10), 0), ("skip", [], 1)]
+)
+def test_ticks_that_came_while_nothing_ran(sql, clock, now, jobs, times, missed, made, skipped):
+    first = sql.value("add_schedule", name="report", task="report", missed=missed, **times)
+    clock.advance(first + timedelta(minutes=90, seconds=70) - now())
+    sql.value("fire")
+    assert jobs() == [first + n * timedelta(minutes=10) for n in made]
+    assert listed(sql).skipped == skipped
+    assert listed(sql).next_at == first + timedelta(minutes=100)
+
+
+def test_a_tick_that_is_hardly_late_is_not_missed(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY, missed="skip")
+    clock.advance(seconds=80)
+    sql.value("fire")
+    assert jobs() == [at_noon]
+
+
+def test_all_that_was_missed_is_made_up_for_a_week_at_most_and_a_thousand_at_a_time(sql, clock, jobs):
+    first = sql.value("add_schedule", name="report", task="report", every="10 minutes", missed="all")
+    clock.advance(days=8)
+    sql.value("fire")
+    assert len(jobs()) == 1000
+    sql.value("fire")
+    ticks = jobs()
+    assert len(ticks) == 7 * 144
+    assert ticks[0] - first >= timedelta(hours=23)
+
+
+def test_no_overlap(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY, overlap=False)
+    clock.advance(seconds=31)
+    sql.value("fire")
+    job = sql.claim_one()
+    clock.advance(minutes=1)
+    sql.value("fire")
+    assert jobs() == [at_noon]
+    assert listed(sql).skipped == 1
+    sql.finish([job])
+    clock.advance(minutes=1)
+    sql.value("fire")
+    assert jobs() == [at_noon + timedelta(minutes=2)]
+
+
+def test_jitter_delays_the_job_not_the_tick(sql, clock, at_noon):
+    sql.value("add_schedule", **MINUTELY, jitter="1 hour")
+    clock.advance(seconds=31)
+    sql.value("fire")
+    state, run_at, tick = sql("select state, run_at, (headers ->> 'tick')::timestamptz from holdfast.job")[0]
+    assert (state, tick) == ("scheduled", at_noon)
+    assert at_noon < run_at < at_noon + timedelta(hours=1)
+
+
+def test_the_zone_is_the_schedules_own(sql, clock):
+    at = sql.value("add_schedule", name="a", task="t", cron="0 9 * * *", zone="Asia/Kolkata")
+    assert (at.astimezone(UTC).hour, at.astimezone(UTC).minute) == (3, 30)
+
+
+def test_pause_and_resume(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY, missed="all")
+    assert sql.value("pause_schedule", name="report") is True
+    assert sql.value("pause_schedule", name="report") is False
+    assert listed(sql).next_at is None
+    clock.advance(minutes=5)
+    sql.value("fire")
+    assert jobs() == []
+    assert sql.value("resume_schedule", name="report") is True
+    assert sql.value("resume_schedule", name="report") is False
+    sql.value("fire")
+    assert jobs() == [], "what passed was not wanted"
+    clock.advance(minutes=1)
+    sql.value("fire")
+    assert jobs() == [at_noon + timedelta(minutes=5)]
+
+
+def test_change(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    assert sql.value("change_schedule", name="report", payload='{"kind": "new"}') == at_noon, "the same times"
+    changed = sql.value("change_schedule", name="report", cron="0 13 * * *", queue="other")
+    assert changed == at_noon + timedelta(hours=1)
+    row = listed(sql)
+    assert (row.payload, row.queue, row.task, row.next_at) == (
+        {"kind": "new"},
+        "other",
+        "report.make",
+        changed,
+    )
+    every = sql.value("change_schedule", name="report", every="1 hour")
+    assert listed(sql).cron is None
+    assert every > sql.one("select holdfast.clock()")
+
+
+def test_remove(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    assert sql.value("remove_schedule", name="report") is True
+    assert sql.value("remove_schedule", name="report") is False
+    clock.advance(minutes=5)
+    assert sql.value("fire") is None
+    assert jobs() == []
+
+
+def test_run_now(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    sql.value("pause_schedule", name="report")
+    job_id = sql.value("run_schedule", name="report")
+    assert sql.state(job_id) == "pending"
+    assert sql.one("select headers from holdfast.job") == {"schedule": "report"}
+
+
+def test_what_comes_next(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    upcoming = [row[0] for row in sql("select * from holdfast.upcoming('report')")]
+    assert upcoming == [at_noon + n * timedelta(minutes=1) for n in range(5)]
+
+
+def test_code_declares_a_schedule_again_and_again(sql, clock, at_noon):
+    first = sql.value("add_schedule", **MINUTELY, declared=True)
+    sql.value("pause_schedule", name="report")
+    assert sql.value("add_schedule", **MINUTELY, declared=True) == first
+    sql.value("add_schedule", **{**MINUTELY, "cron": "0 13 * * *"}, declared=True)
+    row = listed(sql)
+    assert row.cron == "0 13 * * *"
+    assert row.paused_at is not None, "an operator's pause stays"
+
+
+def test_who_changed_what_is_on_record(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    for verb in ("pause", "resume", "run", "remove"):
+        sql.value(f"{verb}_schedule", name="report")
+    actions = [row[0] for row in sql("select action from holdfast.audit order by id")]
+    assert actions == [f"{verb} schedule" for verb in ("add", "pause", "resume", "run", "remove")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"name": "No Name"}, None),
+        ({"task": ""}, None),
+        ({"cron": None}, "cron"),
+        ({"every": "1 minute"}, "cron"),
+        ({"cron": None, "every": "0.5 seconds"}, "every"),
+        ({"cron": None, "every": "1.5 seconds"}, "every"),
+        ({"cron": "61 * * * *"}, "cron"),
+        ({"cron": "0 0 30 2 *"}, "cron"),
+        ({"zone": "Mars"}, "zone"),
+        ({"missed": "never"}, "missed"),
+        ({"jitter": "2 days"}, "jitter"),
+        ({"priority": 99999}, "priority"),
+        ({"max_attempts": 0}, "max_attempts"),
+    ],
+)
+def test_bad_input_is_refused(sql, refused, wrong, field):
+    with refused("HF008" if field else "HF005") as error:
+        sql.value("add_schedule", **{**MINUTELY, **wrong})
+    if field:
+        assert error.detail["field"] == field
+    assert sql.rows("list_schedules") == []
+
+
+@pytest.mark.parametrize("verb", ["change", "pause", "resume", "run"])
+def test_an_unknown_name_is_refused(sql, refused, verb):
+    with refused("HF008") as error:
+        sql.value(f"{verb}_schedule", name="nobody")
+    assert "list_schedules" in error.message
+
+
+def test_a_name_is_taken_once(sql, refused):
+    sql.value("add_schedule", **MINUTELY)
+    with refused("HF008") as error:
+        sql.value("add_schedule", **MINUTELY)
+    assert "change it" in error.message
+
+
+def test_one_that_is_refused_stops_no_other(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    sql.value("add_schedule", name="other", task="other", cron="* * * * *")
+    sql("update holdfast.schedule set task = 'No Name' where name = 'report'")
+    clock.advance(seconds=31)
+    sql.value("fire")
+    assert jobs() == [at_noon]
+    assert "No Name" in listed(sql).error
+    sql("update holdfast.schedule set task = 'report.make' where name = 'report'")
+    clock.advance(minutes=1)
+    sql.value("fire")
+    assert listed(sql).error is None
+    assert len(jobs()) == 3
+
+
+def test_a_tick_that_had_its_job_never_has_another(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(seconds=31)
+    sql.value("fire")
+    sql("update holdfast.schedule set next_at = %s", at_noon)
+    sql.value("fire")
+    assert jobs() == [at_noon]
+
+
+def test_who_looks_at_the_same_time_does_not_wait(sql, other, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(seconds=31)
+    with sql.connection.transaction(force_rollback=True):
+        sql.value("fire")
+        other.value("fire")
+    assert jobs() == []
+    other.value("fire")
+    assert jobs() == [at_noon]
+
+
+def test_ticks_are_forgotten_after_a_month(sql, clock, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(seconds=31)
+    sql.value("fire")
+    sql.value("pause_schedule", name="report")
+    clock.advance(days=31)
+    sql.value("upkeep")
+    assert sql.one("select count(*) from holdfast.schedule_tick") == 0
+
+
+def test_four_schedulers_that_are_killed_at_random_make_each_job_once(sql, holdfast_dsn, clock, jobs, until):
+    ticks = 1000
+    first = sql.value("add_schedule", name="beat", task="beat", every="1 second", missed="all")
+    last = first + timedelta(seconds=ticks - 1)
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            try:
+                with psycopg.connect(
+                    holdfast_dsn, autocommit=True, application_name="scheduler"
+                ) as connection:
+                    while not over.is_set():
+                        connection.execute("select holdfast.fire()")
+            except psycopg.OperationalError:
+                pass  # killed: the next one takes its place
+
+    schedulers = [threading.Thread(target=look) for _ in range(4)]
+    for scheduler in schedulers:
+        scheduler.start()
+    chance = random.Random(5)
+    killed = 0
+    try:
+        for _ in range(100):
+            clock.advance(seconds=ticks / 100)
+            victims = sql("select pid from pg_stat_activity where application_name = 'scheduler'")
+            if victims and chance.random() < 0.5:
+                killed += sql.one("select pg_terminate_backend(%s)", chance.choice(victims)[0])
+        until(lambda: (done := listed(sql, "beat").last_at) and done >= last)
+        sql.value("pause_schedule", name="beat")
+    finally:
+        over.set()
+        for scheduler in schedulers:
+            scheduler.join()
+    assert killed > 10
+    made = [tick for tick in jobs() if tick <= last]
+    assert made == [first + timedelta(seconds=n) for n in range(ticks)]
