@@ -44,15 +44,15 @@ MUTANTS = [
     Mutant(
         "finish: does not lock before a second look",
         "finish.sql",
-        "      for update of j;\n",
-        "      ;\n",
+        " where j.id = r.id and (j.lease = r.lease or j.lease is null) for update\n",
+        " where j.id = r.id and (j.lease = r.lease or j.lease is null) offset 0\n",
         "sql/test_sql_races.py",
     ),
     Mutant(
         "finish: locks rows that others hold",
         "finish.sql",
-        "      where j.lease = r.lease\n        or j.lease is null\n",
-        "",
+        " where j.id = r.id and (j.lease = r.lease or j.lease is null) for update\n",
+        " where j.id = r.id for update\n",
         "sql/test_sql_races.py::test_a_report_does_not_wait_for_a_job_that_another_holds_by_now",
     ),
     Mutant(
@@ -282,7 +282,7 @@ MUTANTS = [
     Mutant(
         "cancel: the worker is not told",
         "operate.sql",
-        "  join holdfast.job j on j.id = c.job_id and j.lease = c.lease\n  where c.worker_id = cancels.worker\n",
+        "  where c.worker_id = cancels.worker\n",
         "  where false\n",
         "sql/test_sql_cancel.py",
     ),
@@ -303,8 +303,8 @@ MUTANTS = [
     Mutant(
         "start: for whoever asks",
         "progress.sql",
-        "    where j.lease = r.lease\n    order by j.id\n    for key share of j\n",
-        "    order by j.id\n    for key share of j\n",
+        "where j.id = r.id and j.lease = r.lease for key share) j;\n",
+        "where j.id = r.id for key share) j;\n",
         "sql/test_sql_progress.py",
     ),
     Mutant(
@@ -355,6 +355,27 @@ MUTANTS = [
         "coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven",
         "s as proven",
         "sql/test_sql_heads.py sql/test_sql_late_commits.py",
+    ),
+    Mutant(
+        "schedule: a tick may have two jobs",
+        "schedule.sql",
+        " on conflict do nothing;\n      if found then\n        due.last_job",
+        " on conflict do nothing;\n      if true then\n        due.last_job",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "schedule: two look at the same one",
+        "schedule.sql",
+        "    limit 1000\n    for update skip locked\n",
+        "    limit 1000\n",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "schedule: the next tick is not moved on",
+        "schedule.sql",
+        "  set next_at = moment, last_at",
+        "  set last_at",
+        "sql/test_sql_schedule.py",
     ),
 ]
 
