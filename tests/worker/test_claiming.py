@@ -30,6 +30,21 @@ def slow(hf: Holdfast, gate):
 
 
 @pytest.fixture
+def ran():
+    """What the jobs of `note` were told, in the order in which they ran."""
+    return []
+
+
+@pytest.fixture
+def note(hf: Holdfast, ran):
+    @hf.task(name="note")
+    async def note(what: str) -> None:
+        ran.append(what)
+
+    return note
+
+
+@pytest.fixture
 def held(ask):
     """How many jobs workers hold."""
     return lambda: ask("select count(*) from holdfast.job where state = 'claimed'")[0][0]
@@ -71,16 +86,11 @@ def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
 
 @pytest.mark.parametrize("busy_since", ["just now", "a while"])
 def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
-    hf: Holdfast, work, slow, gate, until, ask, monkeypatch, busy_since
+    hf: Holdfast, work, slow, note, ran, gate, until, ask, monkeypatch, busy_since
 ):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
     monkeypatch.setattr(claimer, "STREAM", 0 if busy_since == "a while" else 3600)
-    ran = []
-
-    @hf.task(name="note")
-    async def note(what: str) -> None:
-        ran.append(what)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
     slow.enqueue()
@@ -112,15 +122,10 @@ def claims(monkeypatch):
 
 @pytest.mark.parametrize("urgent", [101, 100])
 def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
-    hf: Holdfast, work, until, ask, claims, monkeypatch, urgent
+    hf: Holdfast, work, note, ran, until, ask, claims, monkeypatch, urgent
 ):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "ALERT", 3600)
-    ran = []
-
-    @hf.task(name="note")
-    async def note(what: str) -> None:
-        ran.append(what)
 
     work(poll_interval=60)
     for number in range(3):  # each comes alone, while nothing else is to do
@@ -134,16 +139,11 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
 
 
 def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
-    hf: Holdfast, work, slow, gate, until, ask, monkeypatch
+    hf: Holdfast, work, slow, note, ran, gate, until, ask, monkeypatch
 ):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
     monkeypatch.setattr(claimer, "STREAM", 0)
-    ran = []
-
-    @hf.task(name="note")
-    async def note(what: str) -> None:
-        ran.append(what)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
     slow.enqueue()

@@ -33,7 +33,6 @@ as $$
 declare
   now_at timestamptz := holdfast.clock();
   given holdfast.schedule;
-  known holdfast.schedule;
 begin
   given.name := add_schedule.name;
   given.cron := add_schedule.cron;
@@ -61,11 +60,10 @@ begin
     perform holdfast.wake_schedulers(given.queue);
     return given.next_at;
   end if;
-  select s.* into known from holdfast.schedule s where s.name = given.name for update;
   if not given.declared then
     perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
   end if;
-  return holdfast.replace_schedule(known, given);
+  return holdfast.replace_schedule(holdfast.known_schedule(given.name), given);
 end
 $$;
 comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is

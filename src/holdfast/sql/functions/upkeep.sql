@@ -76,17 +76,6 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
-  -- Errors go with the jobs they belong to.
-  delete from holdfast.attempt_error e
-  where e.ctid = any(array(
-    select o.ctid from holdfast.attempt_error o
-    where o.failed_at < now_at - (select max(q.retention) from holdfast.queue q) - interval '1 day'
-      and not exists (select from holdfast.job j where j.id = o.job_id offset 0)
-      and not exists (select from holdfast.dead_letter d where d.id = o.job_id)
-    limit 10000));
-  get diagnostics amount = row_count;
-  done := done + amount;
-
   delete from holdfast.worker w
   where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
     and not exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed' offset 0);
