@@ -41,11 +41,11 @@ GROUPS = {
     "Consuming": "register claim claimed heartbeat sleep leave disown not_held cancels channel",
     "Reporting": "complete fail snooze release finish start progress progress_many",
     "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",
-    "Operating": "cancel cancel_many cancel_matching run_now pause resume",
+    "Operating": "cancel cancel_many cancel_matching run_now reschedule pause resume",
     "Retry policies": "set_retry_policy reset_retry_policy list_retry_policies retry_delay",
     "Dead letters": "list_dead replay replay_many purge purge_many give_up",
     "Schedules": "add_schedule change_schedule pause_schedule resume_schedule remove_schedule run_schedule "
-    "list_schedules upcoming next_occurrence",
+    "list_schedules upcoming next_occurrence cron_in_words",
     "Duties": "tick fire promote recover advance upkeep check_heads",
     "Small things": "clock new_id",
 }

@@ -22,6 +22,7 @@ from holdfast.errors import (
 from holdfast.events import subscribe
 from holdfast.job import Cancel, Done, GiveUp, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
 from holdfast.retry import RetryPolicy
+from holdfast.schedule import Schedule
 from holdfast.secret import Secret
 from holdfast.task import Task
 from holdfast.worker.context import Context
@@ -52,6 +53,7 @@ __all__ = [
     "Priority",
     "Retry",
     "RetryPolicy",
+    "Schedule",
     "SchemaMissing",
     "Secret",
     "Snooze",

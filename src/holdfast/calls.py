@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast import arrays
-from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.job import JobSnapshot, JobState, NewJob, Priority
 from holdfast.retry import RetryPolicy
 
 T = TypeVar("T")
@@ -435,6 +435,7 @@ _cancel_matching = _function(
 )
 _give_up = _function("give_up", "id uuid, reason text")
 _run_now = _function("run_now", "id uuid")
+_reschedule = _function("reschedule", "id uuid, run_at timestamptz, delay interval")
 _pause = _function("pause", "queue text")
 _resume = _function("resume", "queue text")
 _retry_delay = _function("retry_delay", "task text, attempt integer, queue text")
@@ -472,6 +473,11 @@ def give_up(job_id: UUID, reason: str | None) -> Call[str]:
 
 def run_now(job_id: UUID) -> Call[str]:
     return _run_now(_one, job_id)
+
+
+def reschedule(job_id: UUID, run_at: datetime | None, delay: timedelta | None) -> Call[datetime]:
+    """Answers when it is due."""
+    return _reschedule(_one, job_id, run_at, None if delay is None else _interval(delay))
 
 
 def pause(queue: str) -> Call[None]:
@@ -528,6 +534,108 @@ class PolicyRow(NamedTuple):
 
 def list_retry_policies() -> Call[list[PolicyRow]]:
     return _list_retry_policies(lambda rows: [PolicyRow._make(row) for row in rows])
+
+
+# Schedules.
+
+_SCHEDULE = (
+    "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "
+    "priority integer, max_attempts integer, missed text, overlap boolean, jitter interval"
+)
+_add_schedule = _function("add_schedule", f"{_SCHEDULE}, declared boolean")
+_change_schedule = _function("change_schedule", _SCHEDULE)
+_pause_schedule = _function("pause_schedule", "name text")
+_resume_schedule = _function("resume_schedule", "name text")
+_remove_schedule = _function("remove_schedule", "name text")
+_run_schedule = _function("run_schedule", "name text")
+_list_schedules = _function("list_schedules", "upcoming integer")
+_upcoming = _function("upcoming", "name text, amount integer")
+_next_occurrence = _function("next_occurrence", "cron text, after timestamptz, zone text")
+_cron_in_words = _function("cron_in_words", "cron text")
+_USUAL_SCHEDULE = {
+    "zone": "UTC",
+    "payload": "{}",
+    "queue": "default",
+    "priority": int(Priority.SYSTEM),
+    "missed": "once",
+    "overlap": True,
+    "jitter": timedelta(0),
+}
+
+
+def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
+    """Answers when it runs next. What is said has the names of the function's parameters."""
+    return _add_schedule(_one, *_schedule_values(name, {**_USUAL_SCHEDULE, **said}), declared)
+
+
+def change_schedule(name: str, said: Mapping[str, Any]) -> Call[datetime]:
+    return _change_schedule(_one, *_schedule_values(name, said))
+
+
+def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
+    given = {**said, "name": name}
+    for field in ("every", "jitter"):
+        if given.get(field) is not None:
+            given[field] = _interval(given[field])
+    return [given.get(parameter) for parameter in _change_schedule.parameters]
+
+
+def pause_schedule(name: str) -> Call[bool]:
+    return _pause_schedule(_one, name)
+
+
+def resume_schedule(name: str) -> Call[bool]:
+    return _resume_schedule(_one, name)
+
+
+def remove_schedule(name: str) -> Call[bool]:
+    return _remove_schedule(_one, name)
+
+
+def run_schedule(name: str) -> Call[UUID]:
+    return _run_schedule(_one, name)
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it stands: what it says in words, and its next times."""
+
+    name: str
+    words: str
+    cron: str | None
+    every: timedelta | None
+    zone: str
+    task: str
+    payload: Any
+    queue: str
+    priority: int
+    max_attempts: int | None
+    missed: str
+    overlap: bool
+    jitter: timedelta
+    declared: bool
+    paused_at: datetime | None
+    next_at: datetime | None
+    upcoming: list[datetime]
+    last_at: datetime | None
+    last_job: UUID | None
+    skipped: int
+    error: str | None
+
+
+def list_schedules(upcoming: int = 5) -> Call[list[ScheduleRow]]:
+    return _list_schedules(lambda rows: [ScheduleRow._make(row) for row in rows], upcoming)
+
+
+def upcoming(name: str, amount: int) -> Call[list[datetime]]:
+    return _upcoming(_column, name, amount)
+
+
+def next_occurrence(cron: str, after: datetime, zone: str) -> Call[datetime]:
+    return _next_occurrence(_one, cron, after, zone)
+
+
+def cron_in_words(cron: str) -> Call[str]:
+    return _cron_in_words(_one, cron)
 
 
 # Dead letters.

@@ -15,19 +15,20 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
-from holdfast import calls, embedded, limits, schema
+from holdfast import calls, embedded, limits, schedules, schema
 from holdfast.calls import AttemptError, Call, Cancelled, Dead, PolicyRow, QueueRow, Stat, WorkerRow
 from holdfast.database import Database, aload_on, arun_on, load_on, run_on
 from holdfast.errors import JobNotFound, UnknownOption, suggest
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.retry import RetryPolicy
+from holdfast.schedules import Schedules
 from holdfast.secret import mask_dsn
 from holdfast.task import JobHandle, Registry, Task, named_job
 
@@ -88,6 +89,17 @@ class Job(JobHandle[R], Generic[R]):
     async def arun_now(self) -> JobState:
         return JobState(await self._holdfast.arun(calls.run_now(self.id)))
 
+    def reschedule(
+        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
+    ) -> datetime:
+        """Give a scheduled job another time; when it is due. Raises `IllegalTransition` for any other."""
+        return self._holdfast.run(_reschedule(self.id, run_at, delay))
+
+    async def areschedule(
+        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
+    ) -> datetime:
+        return await self._holdfast.arun(_reschedule(self.id, run_at, delay))
+
     def give_up(self, reason: str | None = None) -> JobState:
         """Send it to the dead letters while it waits; raises `IllegalTransition` if it does not wait."""
         return JobState(self._holdfast.run(calls.give_up(self.id, reason)))
@@ -138,6 +150,7 @@ class Holdfast:
         self, dsn: str | None = None, *, transaction_pooling: bool = False, pool_size: int = 10
     ) -> None:
         self.tasks = Registry()
+        self.schedules = Schedules(self)
         if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
             # An unset variable must not send anybody to another database.
             raise limits.refused(
@@ -402,6 +415,8 @@ class Holdfast:
             policy, attempts = task.settings.retry, task.settings.max_attempts
             if policy is not None or attempts is not None:
                 self.run(calls.set_retry_policy(task.name, policy, max_attempts=attempts, declared=True))
+            if task.settings.schedule is not None:
+                self.run(schedules.declared(task, task.settings.schedule))
         return Worker(self.database, self.tasks, **options)
 
     def run(self, call: Call[T], *, conn: Any = None) -> T:
@@ -433,6 +448,16 @@ class Holdfast:
     def __repr__(self) -> str:
         where = self._database.dsn if self._database else self._given or os.environ.get("HOLDFAST_DSN")
         return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
+
+
+def _reschedule(job_id: UUID, run_at: datetime | None, delay: timedelta | float | None) -> Call[datetime]:
+    if (run_at is None) == (delay is None):
+        raise limits.refused("run_at", run_at, "give either run_at or delay")
+    return calls.reschedule(
+        job_id,
+        None if run_at is None else limits.moment("run_at", run_at),
+        None if delay is None else limits.duration("delay", delay),
+    )
 
 
 def _jobs(

@@ -44,6 +44,12 @@ def number(field: str, value: object, lowest: float, highest: float) -> float:
     raise refused(field, value, f"must be a number from {lowest:g} to {highest:g}")
 
 
+def text(field: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    raise refused(field, value, "must be text")
+
+
 def truth(field: str, value: object) -> bool:
     if isinstance(value, bool):
         return value

@@ -16,6 +16,7 @@ from holdfast.encoding import Unstorable, to_json
 from holdfast.errors import BadPayload, UnknownOption
 from holdfast.job import NewJob, Priority
 from holdfast.retry import RetryPolicy
+from holdfast.schedule import Schedule
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
@@ -34,6 +35,8 @@ class TaskKeywords(TypedDict, total=False):
     isolation: Literal["process"] | None
     memory_limit: int | None
     delay: timedelta | float | None
+    schedule: str | Schedule | None
+    zone: str | None
 
 
 class CallKeywords(TypedDict, total=False):
@@ -64,11 +67,14 @@ class TaskOptions:
     isolation: Literal["process"] | None = None
     memory_limit: int | None = None
     delay: timedelta | None = None
+    schedule: Schedule | None = None
 
     @classmethod
     def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
         """The options that these keywords say; `owner` is named in errors."""
-        options = cls(**_checked(owner, keywords, _TASK_RULES, also=("name",)))
+        said = _checked(owner, keywords, _TASK_RULES, also=("name",))
+        times = _schedule(said.pop("schedule", None), said.pop("zone", None))
+        options = cls(**said, schedule=times)
         if options.memory_limit is not None and options.isolation is None:
             raise limits.refused(
                 "memory_limit", options.memory_limit, "needs a process", hint='Add isolation="process".'
@@ -163,6 +169,20 @@ def _isolation(value: object) -> str:
     )
 
 
+def _schedule(times: object, zone: str | None) -> Schedule | None:
+    if times is None or isinstance(times, Schedule):
+        if zone is not None:
+            raise limits.refused(
+                "zone", zone, "is that of a cron expression", hint='Write schedule="…", or Schedule(zone=…).'
+            )
+        return times
+    if not isinstance(times, str):
+        raise limits.refused(
+            "schedule", times, "must be a cron expression or a Schedule", hint="Write Schedule(every=30)."
+        )
+    return Schedule(cron=times, zone=zone or "UTC")
+
+
 def _headers(value: object) -> str:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise limits.refused("headers", value, "must be a mapping with text as keys")
@@ -191,6 +211,8 @@ _TASK_RULES: dict[str, _Rule] = {
     "give_up_on": partial(_errors, "give_up_on"),
     "at_most_once": partial(limits.truth, "at_most_once"),
     "isolation": _isolation,
+    "schedule": lambda times: times,
+    "zone": partial(limits.text, "zone"),
     "memory_limit": lambda value: limits.integer("memory_limit", value, _MEMORY),
 }
 _CALL_RULES: dict[str, _Rule] = {

@@ -9,6 +9,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
     Any,
@@ -67,6 +68,16 @@ class JobHandle(Generic[Result_co]):
         raise NotImplementedError
 
     async def arun_now(self) -> JobState:
+        raise NotImplementedError
+
+    def reschedule(
+        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
+    ) -> datetime:
+        raise NotImplementedError
+
+    async def areschedule(
+        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
+    ) -> datetime:
         raise NotImplementedError
 
     def give_up(self, reason: str | None = None) -> JobState:

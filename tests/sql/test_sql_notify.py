@@ -230,3 +230,11 @@ def test_a_queue_of_notifications_that_fills_up_silences_us_and_never_fails_a_co
             for _ in range(100):
                 sql.enqueue()
             assert sql.one("select pg_notification_queue_usage()") == full
+
+
+def test_a_sleeper_hears_that_a_job_has_another_time(sql, sleeper, listen):
+    job = sql.enqueue(queue="mail", delay="1 hour")
+    sleeper(queues=["mail"])
+    heard = listen("mail")
+    sql.value("reschedule", id=job, delay="1 minute")
+    assert heard() == ["mail"]

@@ -332,3 +332,48 @@ def test_four_schedulers_that_are_killed_at_random_make_each_job_once(sql, holdf
     assert killed > 10
     made = [tick for tick in jobs() if tick <= last]
     assert made == [first + timedelta(seconds=n) for n in range(ticks)]
+
+
+def test_what_an_operator_changed_is_not_changed_back_by_code(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY, declared=True)
+    changed = sql.value("change_schedule", name="report", cron="0 14 * * *")
+    assert not listed(sql).declared
+    assert sql.value("add_schedule", **MINUTELY, declared=True) == changed
+    assert listed(sql).cron == "0 14 * * *"
+    sql.value("remove_schedule", name="report")
+    assert sql.value("add_schedule", **MINUTELY, declared=True) == at_noon
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_another_interval_is_counted_from_its_change(sql, clock, now, jobs, declared):
+    beat = {"name": "beat", "task": "beat"}
+    sql.value("add_schedule", **beat, every="7 minutes", declared=declared)
+    clock.advance(minutes=3)
+    if declared:
+        first = sql.value("add_schedule", **beat, every="10 minutes", declared=True)
+    else:
+        first = sql.value("change_schedule", name="beat", every="10 minutes")
+    assert timedelta(minutes=9) < first - now() <= timedelta(minutes=10)
+    for _ in range(2):
+        clock.advance(minutes=10)
+        sql.value("fire")
+    assert jobs() == [first, first + timedelta(minutes=10)]
+
+
+def test_the_times_to_come_are_listed_with_words(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    ahead = [at_noon + timedelta(minutes=n) for n in range(3)]
+    (row,) = sql.rows("list_schedules", upcoming=3)
+    assert (row.words, row.upcoming, row.next_at) == ("every minute", ahead, at_noon)
+    assert [row[0] for row in sql.rows("upcoming", name="report", amount=3)] == ahead
+    sql.value("pause_schedule", name="report")
+    assert listed(sql).upcoming == []
+    assert sql.rows("upcoming", name="report") == []
+
+
+def test_looking_at_the_times_to_come_waits_for_nobody(sql, other, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    with other.transaction():
+        other("select from holdfast.schedule for update")
+        sql("set lock_timeout = '1ms'")
+        assert len(sql.rows("upcoming", name="report")) == 5

@@ -1,4 +1,4 @@
-"""Commands that act on jobs: enqueue, cancel, run now."""
+"""Commands that act on jobs: enqueue, cancel, run now, reschedule."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -114,6 +114,29 @@ def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
     exist.
     """
     each(settings, ids, Job.run_now, good={"pending", "claimed", "running"})
+
+
+@click.command()
+@ids_argument
+@common_options
+@click.option("--delay", type=values.duration, help="How long from now: 90s, 5m, 1h30m, 2d.")
+@click.option("--run-at", type=values.time, help="When: 2030-01-31T09:00+01:00.")
+@pass_settings
+def reschedule(
+    settings: Settings, ids: tuple[UUID, ...], *, delay: timedelta | None, run_at: datetime | None
+) -> None:
+    """Give jobs that wait for their time, or their backoff, another one.
+
+    The exit code is 1 if a job does not wait for its time, or does not exist.
+    """
+    if (delay is None) == (run_at is None):
+        raise click.UsageError("Give either --delay or --run-at.")
+
+    def put_off(job: Job[Any]) -> str:
+        job.reschedule(delay=delay, run_at=run_at)
+        return "rescheduled"
+
+    each(settings, ids, put_off, good={"rescheduled"})
 
 
 def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:

@@ -18,7 +18,15 @@ from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge
 COMMANDS = {
     "Begin": {"migrate": "install", "demo": "install", "dsn": "install", "psql": "install"},
     "Work": {"worker": "run", "workers": "workers", "recover": "workers", "tick": "workers"},
-    "Jobs": {"enqueue": "enqueue", "jobs": "jobs", "job": "jobs", "cancel": "enqueue", "run-now": "enqueue"},
+    "Jobs": {
+        "enqueue": "enqueue",
+        "jobs": "jobs",
+        "job": "jobs",
+        "cancel": "enqueue",
+        "run-now": "enqueue",
+        "reschedule": "enqueue",
+    },
+    "Times": {"schedule": "schedules"},
     "Failures": {"dead": "dead", "replay": "dead", "purge": "dead", "give-up": "dead", "policy": "policies"},
     "Queues": {"queue": "queues", "stats": "queues"},
 }

@@ -85,6 +85,18 @@ class Context:
         return msgspec.json.decode(self._job.headers) if self._job.headers else {}
 
     @property
+    def schedule(self) -> str | None:
+        """The schedule that brought this job, if one did."""
+        name: str | None = self.headers.get("schedule")
+        return name
+
+    @property
+    def tick(self) -> datetime | None:
+        """For which time of its schedule it runs; `None` if it was run besides its times, or has none."""
+        tick = self.headers.get("tick")
+        return datetime.fromisoformat(tick) if tick else None
+
+    @property
     def cancelled(self) -> bool:
         """Whether to stop: somebody called the job off, or this worker no longer holds it."""
         return self._cancelled

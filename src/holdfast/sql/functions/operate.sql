@@ -258,3 +258,60 @@ begin
 end
 $$;
 comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queue again.';
+
+-- Another time for a job that waits for its time or its backoff. One that has been
+-- reached makes it pending at once.
+create or replace function holdfast.reschedule(id uuid, run_at timestamptz default null, delay interval default null)
+returns timestamptz
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  due_at timestamptz := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
+  known record;
+  door text;
+begin
+  if due_at is null then
+    perform holdfast.refuse_value('run_at', null, 'give run_at or delay; run_now() is for at once');
+  end if;
+  select j.state, j.lane_id into known from holdfast.job j where j.id = reschedule.id for update;
+  if known.state is distinct from 'scheduled' then
+    perform holdfast.refuse_reschedule(reschedule.id);
+  end if;
+  if due_at <= now_at then
+    due_at := now_at;
+    perform holdfast.make_pending(array[reschedule.id], now_at);
+  else
+    door := holdfast.door(true);
+    update holdfast.job j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
+    door := holdfast.door(false);
+    perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next one is due
+  end if;
+  perform holdfast.note('reschedule', reschedule.id::text, jsonb_build_object('run_at', due_at));
+  return due_at;
+end
+$$;
+comment on function holdfast.reschedule(uuid, timestamptz, interval) is
+  'Give a scheduled job another time; returns when it is due.';
+
+create or replace function holdfast.refuse_reschedule(id uuid)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known text := (select j.state from holdfast.job(refuse_reschedule.id) j);
+begin
+  if known is null then
+    perform holdfast.refuse_job(refuse_reschedule.id);
+  end if;
+  raise exception using
+    errcode = 'HF010',
+    message = format('job %s is %s: only a scheduled job can be given another time', refuse_reschedule.id, known),
+    detail = jsonb_build_object('id', refuse_reschedule.id, 'from_state', known, 'to_state', 'scheduled'),
+    hint = 'Cancel it, and enqueue it anew with run_at or delay.';
+end
+$$;
+comment on function holdfast.refuse_reschedule(uuid) is 'Raise the error for a job that does not wait for its time.';

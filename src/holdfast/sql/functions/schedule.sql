@@ -33,6 +33,7 @@ as $$
 declare
   now_at timestamptz := holdfast.clock();
   given holdfast.schedule;
+  known holdfast.schedule;
 begin
   given.name := add_schedule.name;
   given.cron := add_schedule.cron;
@@ -63,13 +64,16 @@ begin
   if not given.declared then
     perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
   end if;
-  return holdfast.replace_schedule(holdfast.known_schedule(given.name), given);
+  known := holdfast.known_schedule(given.name);
+  -- What an operator has made or changed is the operator's.
+  return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
 comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
-  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, one of this name is changed to this.';
+  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, as code says it at each start, one of this name is changed to this, unless an operator has made or changed that.';
 
--- Change what is given, and leave the rest. A paused schedule stays paused.
+-- Change what is given, and leave the rest. A paused schedule stays paused, and one
+-- that code has declared is the operator's from now on.
 create or replace function holdfast.change_schedule(
   name text,
   task text default null,
@@ -109,6 +113,7 @@ begin
   given.missed := coalesce(change_schedule.missed, known.missed);
   given.overlap := coalesce(change_schedule.overlap, known.overlap);
   given.jitter := coalesce(change_schedule.jitter, known.jitter);
+  given.declared := false;
   perform holdfast.check_schedule(given);
   next_at := holdfast.replace_schedule(known, given);
   perform holdfast.note('change schedule', known.name);
@@ -126,17 +131,19 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  now_at timestamptz := holdfast.clock();
   same_times boolean := (known.cron, known.every, known.zone) is not distinct from (given.cron, given.every, given.zone);
-  new_next timestamptz := case when same_times then known.next_at else holdfast.tick_after(given, holdfast.clock()) end;
 begin
+  given.created_at := case when same_times then known.created_at else now_at end;
+  given.next_at := case when same_times then known.next_at else holdfast.tick_after(given, now_at) end;
   update holdfast.schedule s
   set
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
-    overlap = given.overlap, jitter = given.jitter, declared = given.declared, next_at = new_next
+    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at, next_at = given.next_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
-  return new_next;
+  return given.next_at;
 end
 $$;
 comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is 'Write the new state of a schedule; returns its next time.';
@@ -186,12 +193,23 @@ declare
 begin
   select s.* into known from holdfast.schedule s where s.name = known_schedule.name for update;
   if not found then
-    perform holdfast.refuse_value('name', known_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
+    perform holdfast.refuse_schedule(known_schedule.name);
   end if;
   return known;
 end
 $$;
 comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
+
+create or replace function holdfast.refuse_schedule(name text)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.refuse_value('name', name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
+end
+$$;
+comment on function holdfast.refuse_schedule(text) is 'Raise the error for a name that no schedule has.';
 
 create or replace function holdfast.pause_schedule(name text)
 returns boolean
@@ -269,43 +287,64 @@ end
 $$;
 comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
 
-create or replace function holdfast.list_schedules()
+drop function if exists holdfast.list_schedules(); -- when it had no words
+create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
-  name text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer, max_attempts integer,
-  missed text, overlap boolean, jitter interval, declared boolean, paused_at timestamptz, next_at timestamptz,
-  last_at timestamptz, last_job uuid, skipped bigint, error text)
-language sql stable security definer
+  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer,
+  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean, paused_at timestamptz,
+  next_at timestamptz, upcoming timestamptz[], last_at timestamptz, last_job uuid, skipped bigint, error text)
+language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select
-    s.name, s.cron, s.every, s.zone, s.task, s.payload, s.queue, s.priority::integer, s.max_attempts::integer,
-    s.missed, s.overlap, s.jitter, s.declared, s.paused_at, case when s.paused_at is null then s.next_at end,
-    s.last_at, s.last_job, s.skipped, s.error
+    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every, s.zone, s.task,
+    s.payload, s.queue, s.priority::integer, s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
+    case when s.paused_at is null then s.next_at end, array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped, s.error
   from holdfast.schedule s
   order by s.name
 $$;
-comment on function holdfast.list_schedules() is 'All schedules, with their last and next time.';
+comment on function holdfast.list_schedules(integer) is
+  'All schedules, with the times to come, this many of each (none if it is paused), and what they say in words.';
 
 create or replace function holdfast.upcoming(name text, amount integer default 5)
 returns setof timestamptz
-language plpgsql volatile security definer
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  known holdfast.schedule := holdfast.known_schedule(upcoming.name);
-  tick timestamptz := known.next_at;
+  known holdfast.schedule;
 begin
-  if upcoming.amount is null or upcoming.amount not between 1 and 1000 then
-    perform holdfast.refuse_value('amount', upcoming.amount::text, 'must be between 1 and 1000');
+  select s.* into known from holdfast.schedule s where s.name = upcoming.name;
+  if not found then
+    perform holdfast.refuse_schedule(upcoming.name);
   end if;
-  for n in 1..upcoming.amount loop
+  return query select holdfast.ticks_ahead(known, upcoming.amount);
+end
+$$;
+comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule; none if it is paused.';
+
+create or replace function holdfast.ticks_ahead(given holdfast.schedule, amount integer)
+returns setof timestamptz
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  tick timestamptz := given.next_at;
+begin
+  if amount is null or amount not between 1 and 1000 then
+    perform holdfast.refuse_value('amount', amount::text, 'must be between 1 and 1000');
+  end if;
+  if given.paused_at is not null then
+    return;
+  end if;
+  for n in 1..amount loop
     return next tick;
-    tick := holdfast.tick_after(known, tick);
+    tick := holdfast.tick_after(given, tick);
   end loop;
 end
 $$;
-comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule.';
+comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is 'The next times of a schedule that is at hand.';
 
 -- The next tick after a time. Intervals are counted from when the schedule was made.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
