@@ -19,6 +19,14 @@ def test_a_tick_runs_every_duty(sql, clock):
     assert sql.state(due) == "pending"
 
 
+def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql, clock):
+    """Who comes once a minute cannot let in two thousand at a time, as workers do, who come back at once."""
+    sql.enqueue_many(5000, delays=["1 minute"] * 5000)
+    clock.advance(minutes=2)
+    sql.rows("tick")
+    assert len(sql.claim_all()) == 5000
+
+
 def test_ticks_once_a_minute_are_enough_to_keep_house(sql, clock):
     sql.enqueue(delay="30 s")
     ids = sql.enqueue_many(3)

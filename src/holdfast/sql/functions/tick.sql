@@ -2,7 +2,8 @@
 --
 -- Each duty stands in a block of its own, so one that fails stops no other; its
 -- error is kept in holdfast.duty. Workers call the duties one by one instead,
--- each in a transaction of its own.
+-- each in a transaction of its own. They come back at once where more is due, and
+-- cron does not: so more is let in at a time, 20,000 in about half a second.
 create or replace function holdfast.tick()
 returns table (duty text, error text)
 language plpgsql volatile security definer
@@ -16,7 +17,7 @@ begin
     begin
       case duty
         when 'fire' then perform holdfast.fire();
-        when 'promote' then perform holdfast.promote();
+        when 'promote' then perform holdfast.promote(20000);
         when 'recover' then perform holdfast.recover();
         when 'advance' then perform holdfast.advance();
         when 'upkeep' then perform holdfast.upkeep();
