@@ -10,6 +10,7 @@ from holdfast.cli import times
 from holdfast.cli.output import STATE_STYLES, Column, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.cli.values import duration
+from holdfast.database.pg_cron import pg_cron_script
 
 
 @click.command()
@@ -70,12 +71,23 @@ def recover(settings: Settings, *, timeout: timedelta | None) -> None:
 
 @click.command()
 @common_options
+@click.option("--pg-cron", is_flag=True, help="Print the SQL for a DBA that lets pg_cron do it instead.")
 @pass_settings
-def tick(settings: Settings) -> None:
+def tick(settings: Settings, *, pg_cron: bool) -> None:
     """Run every background duty once: for cron, where no worker runs.
 
     The exit code is 1 if a duty failed; the others have run all the same.
+
+    With --pg-cron nothing is run. What is printed is for the database that pg_cron lives in, which need not
+    be the one of --dsn.
+
+    \b
+      holdfast tick
+      holdfast tick --pg-cron | psql --set ON_ERROR_STOP=1 postgres
     """
+    if pg_cron:
+        click.echo(_sql_for_pg_cron(settings), nl=False)
+        return
     with settings.connect() as hf:
         done = hf.run(calls.tick())
     if settings.as_json:
@@ -84,6 +96,13 @@ def tick(settings: Settings) -> None:
         show_table(_DUTIES, done, empty="")
     if any(error for _, error in done):
         raise SystemExit(1)
+
+
+def _sql_for_pg_cron(settings: Settings) -> str:
+    if settings.source == "embedded":
+        raise click.UsageError("Name the database by --dsn or HOLDFAST_DSN: the embedded one has no pg_cron.")
+    with settings.connect() as hf:
+        return pg_cron_script(hf.database)
 
 
 _DUTIES: list[Column[tuple[str, str | None]]] = [
