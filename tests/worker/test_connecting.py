@@ -362,3 +362,18 @@ def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch):
     with hf.database.lent() as after:
         assert after is not before
     before.close()
+
+
+def test_a_database_without_an_encoding_of_its_own_will_do(holdfast_server: str):
+    name = f"holdfast_ascii_{uuid4().hex[:8]}"
+    with psycopg.connect(holdfast_server, autocommit=True) as server:
+        server.execute(f"create database {name} encoding 'SQL_ASCII' template template0 locale 'C'")
+        try:
+            with Holdfast(make_conninfo(holdfast_server, dbname=name)) as hf:
+                hf.migrate()
+                greet = hf.task(name="greet")(lambda who: f"good day, {who}")
+                jobs = [greet.enqueue(who="Zoë"), *hf.enqueue_many(greet.call(who="Zoë") for _ in range(200))]
+                hf.worker().run(drain=True)
+                assert {job.refresh().result for job in jobs} == {"good day, Zoë"}
+        finally:
+            server.execute(f"drop database {name} with (force)")

@@ -240,6 +240,8 @@ def complete(dsn: str) -> str:
         "keepalives_interval": 2,
         "keepalives_count": 3,
         "application_name": "holdfast",
+        # A database in SQL_ASCII would else hand out every text as bytes.
+        "client_encoding": "UTF8",
     }
     try:
         given = conninfo_to_dict(dsn)
