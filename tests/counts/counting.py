@@ -56,7 +56,7 @@ class Counter:
 
 
 def _name(query: str) -> str:
-    called = re.search(r"\bfrom\s+holdfast\.(\w+)\(", query)
+    called = re.search(r"\b(?:from|select)\s+holdfast\.(\w+)\(", query)
     return called[1] if called else query.split(maxsplit=1)[0].lower()
 
 

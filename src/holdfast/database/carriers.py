@@ -1,5 +1,6 @@
 """A call on the caller's own connection or cursor, sync or async: the caller's transaction decides."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
 
@@ -40,8 +41,17 @@ def in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
 @cache
 def statement(function: Function) -> str:
     """How a function is called."""
-    arguments = ", ".join(f"{name} => %s::{kind}" for name, kind in function.parameters.items())
-    return f"select {function.columns} from holdfast.{function.name}({arguments})"  # noqa: S608 - our own constants
+    return command(function, ["%s"] * len(function.parameters))
+
+
+def command(function: Function, places: Iterable[str]) -> str:
+    """The same, with other marks in the places of its values."""
+    given = zip(function.parameters.items(), places, strict=True)
+    arguments = ", ".join(f"{name} => {place}::{kind}" for (name, kind), place in given)
+    asked = f"holdfast.{function.name}({arguments})"
+    if function.value:
+        return f"select {asked}::{function.value}"
+    return f"select {function.columns} from {asked}"  # noqa: S608 - our own constants
 
 
 def owner_of(connection: CallerConnection) -> Connection[Any]:

@@ -28,6 +28,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
 from holdfast.calls import Call, Function, Rows
+from holdfast.database.carriers import command
 
 T = TypeVar("T")
 
@@ -242,10 +243,7 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 @cache
 def _command(function: Function) -> bytes:
-    arguments = ", ".join(
-        f"{name} => ${number}::{kind}" for number, (name, kind) in enumerate(function.parameters.items(), 1)
-    )
-    return f"select {function.columns} from holdfast.{function.name}({arguments})".encode()  # noqa: S608 - our own constants
+    return command(function, [f"${number}" for number in range(1, len(function.parameters) + 1)]).encode()
 
 
 @cache
