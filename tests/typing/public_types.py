@@ -1,9 +1,11 @@
 """What a type checker must see of the public names: checked by mypy in `make lint`, never run."""
 
+from datetime import datetime
 from typing import assert_type
 
 from holdfast import Context, Holdfast, Job, JobSnapshot, JobState
 from holdfast.task import JobHandle
+from holdfast.testing import Clock, Crashes, HandlerFailed, assert_enqueued, inline
 
 hf = Holdfast()
 
@@ -32,3 +34,9 @@ assert_type(welcome.enqueue(user_id=7).refresh(), JobSnapshot)
 assert_type(hf.enqueue("mail.welcome", {"user_id": 7}).run_now(), JobState)
 
 jobs: list[Job[object]] = hf.enqueue_many(welcome.call(user_id=i) for i in range(3))
+
+assert_type(Clock("").advance(hours=1), datetime)
+assert_type(assert_enqueued(hf, welcome, args={"user_id": 7}, count=1), list[JobSnapshot])
+assert_type(Crashes(hf).before(welcome), JobSnapshot)
+with inline(hf):
+    assert_type(HandlerFailed("", plain.enqueue("a").refresh()).job, JobSnapshot)

@@ -1,13 +1,38 @@
 -- Only for test databases: a clock that can be moved. Everything that Holdfast
 -- does in time is judged by holdfast.clock(), so moving it moves everything.
-create table holdfast.test_clock (shift interval not null);
-insert into holdfast.test_clock values ('0');
+--
+-- The shift is a number of seconds: a day of an interval is 23 or 25 hours long
+-- where the clocks change, and so would differ between sessions.
+create table holdfast.test_clock (shift double precision not null);
+insert into holdfast.test_clock values (0);
 
 create or replace function holdfast.clock()
 returns timestamptz
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select clock_timestamp() + c.shift from holdfast.test_clock c
+  select clock_timestamp() + make_interval(secs => c.shift) from holdfast.test_clock c
 $$;
 grant execute on function holdfast.clock() to public;
+
+create function holdfast.test_advance(seconds double precision)
+returns timestamptz
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  update holdfast.test_clock set shift = shift + test_advance.seconds;
+  select holdfast.clock();
+$$;
+comment on function holdfast.test_advance(double precision) is 'Move the clock of a test database by so much; returns the time.';
+
+create function holdfast.test_set(at timestamptz)
+returns timestamptz
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  update holdfast.test_clock set shift = extract(epoch from test_set.at - clock_timestamp());
+  select holdfast.clock();
+$$;
+comment on function holdfast.test_set(timestamptz) is 'Let it be this time in a test database, from where the clock goes on; returns the time.';
+
+revoke execute on function holdfast.test_advance(double precision), holdfast.test_set(timestamptz) from public;

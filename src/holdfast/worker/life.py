@@ -81,7 +81,7 @@ class Life:
         self._lending = Database(
             database.dsn, transaction_pooling=database.transaction_pooling, pool_size=settings.concurrency
         )
-        self._executor = Executor(registry, self._lending, self._finishing.run)
+        self._executor = self._new_executor()
         self._finisher = Finisher(self._finishing, self._settled)
         self._claimer = Claimer(
             self._claiming,
@@ -99,6 +99,9 @@ class Life:
             self._serving, lease_time=self._lease_time, due=self._claimer.hint, alert=self._claimer.alert
         )
         self._keeper: Keeper | None = None
+
+    def _new_executor(self) -> Executor:
+        return Executor(self._registry, self._lending, self._finishing.run)
 
     def stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
@@ -301,10 +304,7 @@ class Life:
     async def _say_goodbye(self) -> None:
         if self._keeper is not None:
             await self._keeper.stop()
-            try:
-                await self._serving.run(calls.leave(self._id), deadline=self._last_words)
-            except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
-                emit("leave.failed", worker=self._id, error=error)
+            await self._leave()
         for session in (self._claiming, self._finishing, self._serving):
             await session.close()
         self._lending.close()
@@ -314,3 +314,9 @@ class Life:
         if abandoned:
             emit("worker.abandoned", worker=self._id, handlers=abandoned)
         emit("worker.stopped", worker=self._id)
+
+    async def _leave(self) -> None:
+        try:
+            await self._serving.run(calls.leave(self._id), deadline=self._last_words)
+        except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
+            emit("leave.failed", worker=self._id, error=error)

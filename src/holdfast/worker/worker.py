@@ -29,6 +29,9 @@ class Worker:
     that never returns, is left behind: it does not keep the process from ending.
     """
 
+    # What it does from its registration to its last word; in a test it may end otherwise.
+    life: Callable[[Database, Registry, Settings], Life] = Life
+
     def __init__(
         self,
         database: Database,
@@ -84,7 +87,7 @@ class Worker:
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
         """Whether coroutines are left that ignore their cancellation."""
-        life = Life(self._database, self._registry, self._settings)
+        life = self.life(self._database, self._registry, self._settings)
         self._loop, self._life = asyncio.get_running_loop(), life
         try:
             with _on_signals(life.stop) if signals else contextlib.nullcontext():

@@ -1,30 +1,27 @@
-"""Fixtures for pytest: a real PostgreSQL, a fresh database for each test, and a clock that moves.
-
-They are there as soon as Holdfast is installed:
-
-    def test_a_welcome_is_sent_after_an_hour(hf, clock, drain):
-        job = hf.enqueue("mail.welcome", {"user_id": 7}, delay=3600)
-        clock.advance(hours=1)
-        drain()
-        assert job.refresh().state == "completed"
-
-The server is the embedded one, without fsync; set HOLDFAST_TEST_DSN to use another (a superuser's DSN:
-databases are made and dropped there).
-"""
+"""The fixtures, for pytest to find: a server, a database for each test, and what can be done with it."""
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-if TYPE_CHECKING:
-    from holdfast.client import Holdfast
+from holdfast import embedded, schema
+from holdfast.client import Holdfast
+from holdfast.job import JobSnapshot
+from holdfast.testing.clocks import Clock
+from holdfast.testing.crashing import Crashes
+from holdfast.testing.draining import adrain_queue, drain_queue
+from holdfast.testing.expecting import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
+from holdfast.testing.inlining import inline
 
 SETTINGS = {
     "fsync": "off",
@@ -35,22 +32,6 @@ SETTINGS = {
 }
 
 
-class Clock:
-    """The time of one test database."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-
-    def advance(self, by: timedelta | None = None, **parts: float) -> None:
-        """Move the clock: `clock.advance(hours=3)`. Workers find out at their next look."""
-        import psycopg  # noqa: PLC0415 - loaded in every pytest run of every user, so only when used
-
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            connection.execute(
-                "update holdfast.test_clock set shift = shift + %s", [by or timedelta(**parts)]
-            )
-
-
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
     """The DSN of a superuser on a real PostgreSQL that belongs to this test run."""
@@ -58,8 +39,6 @@ def holdfast_server() -> Iterator[str]:
     if given:
         yield given
         return
-    from holdfast import embedded  # noqa: PLC0415
-
     with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
         Path(home).chmod(0o755)
         with embedded.start(Path(home), settings=SETTINGS) as server:
@@ -69,10 +48,6 @@ def holdfast_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def holdfast_template(holdfast_server: str) -> Iterator[str]:
     """A database with the schema and a movable clock, that the tests' own are copied from."""
-    import psycopg  # noqa: PLC0415
-
-    from holdfast import schema  # noqa: PLC0415
-
     name = f"holdfast_template_{uuid4().hex[:8]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute(f'create database "{name}"')
@@ -87,8 +62,6 @@ def holdfast_template(holdfast_server: str) -> Iterator[str]:
 @pytest.fixture
 def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     """The DSN of a fresh database with Holdfast installed; it is dropped after the test."""
-    import psycopg  # noqa: PLC0415
-
     name = f"holdfast_test_{uuid4().hex[:12]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute(f'create database "{name}" template "{holdfast_template}" strategy file_copy')
@@ -98,10 +71,8 @@ def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def hf(holdfast_dsn: str) -> "Iterator[Holdfast]":
+def hf(holdfast_dsn: str) -> Iterator[Holdfast]:
     """A Holdfast on a fresh database."""
-    from holdfast.client import Holdfast  # noqa: PLC0415
-
     with Holdfast(holdfast_dsn) as holdfast:
         yield holdfast
 
@@ -113,32 +84,60 @@ def clock(holdfast_dsn: str) -> Clock:
 
 
 @pytest.fixture
-def drain(hf: "Holdfast") -> Callable[..., None]:
+def drain(hf: Holdfast) -> Callable[..., None]:
     """Run a worker until nothing that is due is left: `drain()`, or `drain(concurrency=1)`."""
 
-    def drain(holdfast: "Holdfast | None" = None, **options: Any) -> None:
+    def drain(holdfast: Holdfast | None = None, **options: Any) -> None:
         drain_queue(holdfast or hf, **options)
 
     return drain
 
 
-def drain_queue(holdfast: "Holdfast", **options: Any) -> None:
-    """Run everything that is due, and whatever that makes due."""
-    from holdfast import calls  # noqa: PLC0415
+@pytest.fixture
+def adrain(hf: Holdfast) -> Callable[..., Awaitable[None]]:
+    """The same in a coroutine: `await adrain()`."""
 
-    def due() -> bool:
-        wait = holdfast.run(calls.promote())
-        return wait is not None and wait <= timedelta(0)
+    async def adrain(holdfast: Holdfast | None = None, **options: Any) -> None:
+        await adrain_queue(holdfast or hf, **options)
 
-    while True:
-        while due():
-            pass
-        holdfast.worker(**{"notify": False, **options}).run(drain=True)
-        if not due():
-            return
+    return adrain
+
+
+@pytest.fixture(name="assert_enqueued")
+def assert_enqueued_fixture(hf: Holdfast) -> Callable[..., list[JobSnapshot]]:
+    """`assert_enqueued(welcome, args={"user_id": 7})`: such a job waits or runs; those that match."""
+    return partial(assert_enqueued, hf)
+
+
+@pytest.fixture(name="aassert_enqueued")
+def aassert_enqueued_fixture(hf: Holdfast) -> Callable[..., Awaitable[list[JobSnapshot]]]:
+    """The same in a coroutine."""
+    return partial(aassert_enqueued, hf)
+
+
+@pytest.fixture(name="refute_enqueued")
+def refute_enqueued_fixture(hf: Holdfast) -> Callable[..., None]:
+    """`refute_enqueued(welcome)`: no such job waits or runs."""
+    return partial(refute_enqueued, hf)
+
+
+@pytest.fixture(name="arefute_enqueued")
+def arefute_enqueued_fixture(hf: Holdfast) -> Callable[..., Awaitable[None]]:
+    """The same in a coroutine."""
+    return partial(arefute_enqueued, hf)
+
+
+@pytest.fixture(name="inline")
+def inline_fixture(hf: Holdfast) -> Callable[..., AbstractContextManager[None]]:
+    """`with inline():` a job runs while it is enqueued."""
+    return lambda holdfast=None: inline(holdfast or hf)
+
+
+@pytest.fixture
+def crash(hf: Holdfast) -> Crashes:
+    """Workers that are lost: `crash.after(welcome)`, then `crash.recover()`."""
+    return Crashes(hf)
 
 
 def _with(dsn: str, database: str) -> str:
-    from psycopg.conninfo import make_conninfo  # noqa: PLC0415
-
     return make_conninfo(dsn, dbname=database)

@@ -1,0 +1,110 @@
+"""Is this job enqueued? Asked of the database: live jobs count, those that have ended do not.
+
+    assert_enqueued(hf, welcome, args={"user_id": 7}, delay=3600)
+    refute_enqueued(hf, "mail.welcome", queue="bulk")
+
+A job of a transaction that is not committed is seen by that connection alone: give it as `conn`.
+"""
+
+from typing import Any, Unpack
+
+from holdfast import calls, limits
+from holdfast.client import Holdfast
+from holdfast.job import JobSnapshot, JobState
+from holdfast.task import Task
+from holdfast.testing.draining import ALL
+from holdfast.testing.expected import Expected, Wanted, listed
+from holdfast.testing.steps import Steps, acarry, carry
+
+# In the order in which a job goes through them: one that moves meanwhile is seen twice rather than not.
+LIVE = (JobState.SCHEDULED, JobState.PENDING, JobState.CLAIMED, JobState.RUNNING)
+
+
+def assert_enqueued(
+    holdfast: Holdfast,
+    task: Task[..., Any] | str,
+    *,
+    count: int | None = None,
+    conn: Any = None,
+    **wanted: Unpack[Wanted],
+) -> list[JobSnapshot]:
+    """The live jobs that match, oldest first: one at least, or just `count`.
+
+    `args` is a part of what the task is called with; `delay` is counted from the enqueue, and both it and
+    `run_at` are compared to the second. Raises an `AssertionError` that lists the nearest jobs there are.
+    """
+    return carry(holdfast, _asserting(Expected.of("assert_enqueued", task, wanted), count), conn)
+
+
+async def aassert_enqueued(
+    holdfast: Holdfast,
+    task: Task[..., Any] | str,
+    *,
+    count: int | None = None,
+    conn: Any = None,
+    **wanted: Unpack[Wanted],
+) -> list[JobSnapshot]:
+    """The async twin of `assert_enqueued`; `conn` is an async one."""
+    return await acarry(holdfast, _asserting(Expected.of("aassert_enqueued", task, wanted), count), conn)
+
+
+def refute_enqueued(
+    holdfast: Holdfast, task: Task[..., Any] | str, *, conn: Any = None, **wanted: Unpack[Wanted]
+) -> None:
+    """There is no such live job; else an `AssertionError` that lists them."""
+    carry(holdfast, _refuting(Expected.of("refute_enqueued", task, wanted)), conn)
+
+
+async def arefute_enqueued(
+    holdfast: Holdfast, task: Task[..., Any] | str, *, conn: Any = None, **wanted: Unpack[Wanted]
+) -> None:
+    """The async twin of `refute_enqueued`."""
+    await acarry(holdfast, _refuting(Expected.of("arefute_enqueued", task, wanted)), conn)
+
+
+def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
+    """Every job that has not ended, oldest first."""
+    found = {}
+    for state in LIVE:
+        for job in (yield calls.list_jobs(task=task, state=state, amount=ALL)):
+            found[job.id] = job
+    return sorted(found.values(), key=lambda job: (job.created_at, job.id))
+
+
+def _matching(expected: Expected) -> Steps[list[JobSnapshot]]:
+    return [job for job in (yield from live(expected.task)) if not expected.differences(job)]
+
+
+def _asserting(expected: Expected, count: int | None) -> Steps[list[JobSnapshot]]:
+    if count is not None:
+        limits.integer("count", count, range(ALL))
+    matching = yield from _matching(expected)
+    found, wanted = len(matching), "a job" if count is None else f"{count} jobs"
+    if found == count or (count is None and matching):
+        return matching
+    if count is not None and found > count:
+        raise AssertionError(f"expected {wanted} {expected}; found {found}:\n{listed(matching)}")
+    there = yield from _surroundings(expected)
+    raise AssertionError(f"expected {wanted} {expected}; found {found or 'none'}.\n{there}")
+
+
+def _refuting(expected: Expected) -> Steps[None]:
+    matching = yield from _matching(expected)
+    if matching:
+        raise AssertionError(f"expected no job {expected}; found {len(matching)}:\n{listed(matching)}")
+
+
+def _surroundings(expected: Expected) -> Steps[str]:
+    """What there is instead."""
+    jobs = yield from live()
+    near = sorted(jobs, key=expected.distance)
+    said = (
+        f"The nearest of the live jobs ({len(jobs)}):\n{listed(near, expected)}"
+        if jobs
+        else "No job is live."
+    )
+    ended = [job for job in (yield calls.list_jobs(task=expected.task, amount=100)) if job.state.final]
+    if ended:
+        states = ", ".join(sorted({job.state.value for job in ended}))
+        said += f"\nOf {expected.task}, some have ended ({states}) and are not enqueued any more."
+    return said

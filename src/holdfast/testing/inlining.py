@@ -1,0 +1,150 @@
+"""Inline mode: whoever enqueues finds the job done when the call returns.
+
+Nothing is faked: the job is stored and committed, and a worker claims it, runs it and reports on it, before
+`enqueue` comes back. So its state is what it would be in life, retries and all.
+
+    enqueue ─► in a handler that runs inline? ─ yes ─► the worker at hand will find it
+                       │ no
+                       ├─ on a connection whose transaction is open ─► runs only after its commit: left alone
+                       └─► drain ─► one of them raised? HandlerFailed
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from holdfast import calls
+from holdfast.client import Holdfast, Job
+from holdfast.database import in_transaction
+from holdfast.database.carriers import aowner_of, owner_of
+from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.testing.draining import ALL, draining
+from holdfast.testing.stage import Failure, Stage
+from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
+
+
+class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, it says what went wrong
+    """A job that ran inline has raised; `__cause__` is what it raised, `job` what became of it.
+
+    It is an `AssertionError` because in life no enqueue raises what a handler does: code under test that
+    catches a `ValueError` or a `HoldfastError` there must not catch this.
+    """
+
+    def __init__(self, message: str, job: JobSnapshot) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+@contextlib.contextmanager
+def inline(holdfast: Holdfast) -> Iterator[None]:
+    """Within the block, every job that is enqueued here and due runs at once, as do those that it enqueues.
+
+    Raises `HandlerFailed` from the call that enqueued if one of them raised.
+    """
+    mode = _Inline(holdfast)
+    ours = {
+        name: getattr(mode, name) for name in ("enqueue_new", "aenqueue_new", "enqueue_many", "aenqueue_many")
+    }
+    before = dict(vars(holdfast))
+    vars(holdfast).update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            if name in before:
+                vars(holdfast)[name] = before[name]
+            else:
+                del vars(holdfast)[name]
+
+
+class _Inline:
+    def __init__(self, holdfast: Holdfast) -> None:
+        self._holdfast = holdfast
+        # Of all calls: the worker of one may run the jobs of another.
+        self._failures: dict[str, Failure] = {}
+
+    def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+        self._refuse_in_a_loop("enqueue", "await aenqueue(…)")
+        job = Holdfast.enqueue_new(self._holdfast, new_job, conn)
+        self._run([job], conn)
+        return job
+
+    def enqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+        self._refuse_in_a_loop("enqueue_many", "await aenqueue_many(…)")
+        enqueued = Holdfast.enqueue_many(self._holdfast, jobs, conn=conn)
+        self._run(enqueued, conn)
+        return enqueued
+
+    async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+        job = await Holdfast.aenqueue_new(self._holdfast, new_job, conn)
+        await self._arun([job], conn)
+        return job
+
+    async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+        enqueued = await Holdfast.aenqueue_many(self._holdfast, jobs, conn=conn)
+        await self._arun(enqueued, conn)
+        return enqueued
+
+    def _refuse_in_a_loop(self, what: str, instead: str) -> None:
+        if self._family() is None:
+            refuse_in_a_loop(f"inline, {what}()", instead)
+
+    def _run(self, jobs: Sequence[Job[Any]], conn: Any) -> None:
+        if self._left_alone(jobs) or (conn is not None and in_transaction(owner_of(conn))):
+            return
+        with self._running(jobs) as family:
+            carry(self._holdfast, self._steps(family))
+
+    async def _arun(self, jobs: Sequence[Job[Any]], conn: Any) -> None:
+        if self._left_alone(jobs) or (conn is not None and in_transaction(aowner_of(conn))):
+            return
+        with self._running(jobs) as family:
+            await acarry(self._holdfast, self._steps(family))
+
+    def _left_alone(self, jobs: Sequence[Job[Any]]) -> bool:
+        """Whether they come from a handler: the worker that runs it drains the queue."""
+        family = self._family()
+        if family is not None:
+            family += [job.id for job in jobs]
+        return family is not None
+
+    def _family(self) -> list[UUID] | None:
+        return _families.get({}).get(id(self))
+
+    @contextlib.contextmanager
+    def _running(self, jobs: Sequence[Job[Any]]) -> Iterator[list[UUID]]:
+        family = [job.id for job in jobs]
+        token = _families.set({**_families.get({}), id(self): family})
+        try:
+            yield family
+        finally:
+            _families.reset(token)
+
+    def _steps(self, family: list[UUID]) -> Steps[None]:
+        stage = Stage(failures=self._failures)
+        yield from draining({}, stage)
+        while (yield from _held(family)):  # by the worker of another call
+            yield from draining({}, stage)
+        failed = [job_id for job_id in family if str(job_id) in self._failures]
+        if not failed:
+            return
+        failures = [self._failures.pop(str(job_id)) for job_id in failed]
+        job = yield calls.job(failed[0])
+        text, error = failures[0]
+        more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
+        raise HandlerFailed(
+            f"{job.task} ran inline and failed: {text}; it is {job.state.value}{more}", job
+        ) from error
+
+
+# Which jobs belong to the call that is under way, by the mode that runs them; handlers inherit it.
+_families: ContextVar[dict[int, list[UUID]]] = ContextVar("holdfast_inline")
+
+
+def _held(ids: Sequence[UUID]) -> Steps[bool]:
+    for state in (JobState.CLAIMED, JobState.RUNNING):
+        if {job.id for job in (yield calls.list_jobs(state=state, amount=ALL))} & set(ids):
+            return True
+    return False

@@ -1,0 +1,81 @@
+"""What is asked of a database, and of workers, in a test: written once, carried out sync or async.
+
+A step is a call, whose answer is sent back, or a shift of a worker.
+"""
+
+import asyncio
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from holdfast.calls import Call
+from holdfast.client import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.testing.stage import Stage
+
+if TYPE_CHECKING:
+    from holdfast.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A worker with these options, until it finds nothing more to do."""
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stage: Stage | None = None
+
+    def worker(self, holdfast: Holdfast) -> "Worker":
+        worker = holdfast.worker(**{"notify": False, **self.options})
+        if self.stage is not None:
+            from holdfast.testing.lives import StagedLife  # noqa: PLC0415 - a worker is loaded only when one runs
+
+            worker.life = partial(StagedLife, self.stage)
+        return worker
+
+
+Steps: TypeAlias = Generator[Call[Any] | Shift, Any, T]
+
+
+def carry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        match step:
+            case Shift():
+                answer = None
+                step.worker(holdfast).run(drain=True)
+            case _:
+                answer = holdfast.run(step, conn=conn)
+
+
+async def acarry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
+    answer: Any = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        match step:
+            case Shift():
+                answer = None
+                worker = await asyncio.to_thread(step.worker, holdfast)
+                await worker.arun(drain=True)
+            case _:
+                answer = await holdfast.arun(step, conn=conn)
+
+
+def refuse_in_a_loop(what: str, instead: str) -> None:
+    """A worker has an event loop of its own, and there is one at most in a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise HoldfastError(f"{what} runs a worker, which it cannot in a coroutine", hint=f"Write {instead}.")
