@@ -1,6 +1,8 @@
 """Every example runs, and prints what it is for."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 
@@ -56,3 +58,19 @@ def test_an_example_prints_what_it_promises(name, holdfast_dsn):
     assert [line.strip() for line in done.stdout.splitlines()] == [
         line.strip() for line in EXAMPLES[name].strip().splitlines()
     ]
+
+
+def test_the_tests_of_the_example_project_pass(tmp_path, holdfast_server):
+    project = shutil.copytree(ROOT / "examples" / "testing", tmp_path / "testing")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", project],
+        env={**os.environ, "HOLDFAST_TEST_DSN": holdfast_server},
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tests = (project / "test_shop.py").read_text().count("\ndef test_")
+    # One of them runs twice.
+    assert re.search(rf"^{tests + 1} passed", done.stdout, re.MULTILINE), done.stdout
