@@ -39,6 +39,7 @@ _LEVELS = {
     "failed": logging.WARNING,
     "lost": logging.WARNING,
     "refused": logging.WARNING,
+    "kept": logging.WARNING,
     "interrupted": logging.WARNING,
     "disconnected": logging.WARNING,
     "blocked": logging.WARNING,

@@ -3,7 +3,8 @@
     hf.schedules.add("nightly", report.call(kind="full"), cron="0 2 * * *", zone="Europe/Berlin")
     hf.schedules.add("beat", ping, every=30)
 
-Methods that talk to the database have async twins with the prefix `a`.
+They are stored at once, in the transaction of `conn` if one is given. Methods that talk to the database have
+async twins with the prefix `a`.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import msgspec
 
 from holdfast import calls, limits, schedule
 from holdfast.calls import Call, ScheduleRow
-from holdfast.errors import BadArguments, UnknownOption
+from holdfast.errors import BadArguments, BadValue, UnknownOption
 from holdfast.job import NewJob
 from holdfast.schedule import Missed, Schedule
 from holdfast.task import JobHandle, Task, named_job
@@ -47,8 +48,8 @@ class ScheduleKeywords(TypedDict, total=False):
 class Carrier(Protocol):
     """Who takes calls to the database: the client."""
 
-    def run(self, call: Call[T]) -> T: ...
-    async def arun(self, call: Call[T]) -> T: ...
+    def run(self, call: Call[T], *, conn: Any = None) -> T: ...
+    async def arun(self, call: Call[T], *, conn: Any = None) -> T: ...
     def job(self, job_id: UUID | str) -> JobHandle[Any]: ...
 
 
@@ -65,6 +66,7 @@ class Schedules:
         payload: Any = msgspec.UNSET,
         *,
         declared: bool = True,
+        conn: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> datetime:
         """Run a job at regular times from now on; answers when it next does.
@@ -73,7 +75,7 @@ class Schedules:
         that is paused stays so, and one that an operator has made or changed stays as it is. With
         `declared=False` you are the operator, and a name that is taken is refused.
         """
-        return self._carrier.run(_add(name, job, payload, options, declared=declared))
+        return self._carrier.run(_add(name, job, payload, options, declared=declared), conn=conn)
 
     async def aadd(
         self,
@@ -82,56 +84,61 @@ class Schedules:
         payload: Any = msgspec.UNSET,
         *,
         declared: bool = True,
+        conn: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> datetime:
-        return await self._carrier.arun(_add(name, job, payload, options, declared=declared))
+        return await self._carrier.arun(_add(name, job, payload, options, declared=declared), conn=conn)
 
     def change(
         self,
         name: str,
         job: Scheduled | None = None,
         payload: Any = msgspec.UNSET,
+        *,
+        conn: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> datetime:
         """Change what is given, as an operator: it wins over what code declares. When it next runs."""
-        return self._carrier.run(_change(name, job, payload, options))
+        return self._carrier.run(_change(name, job, payload, options), conn=conn)
 
     async def achange(
         self,
         name: str,
         job: Scheduled | None = None,
         payload: Any = msgspec.UNSET,
+        *,
+        conn: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> datetime:
-        return await self._carrier.arun(_change(name, job, payload, options))
+        return await self._carrier.arun(_change(name, job, payload, options), conn=conn)
 
-    def pause(self, name: str) -> bool:
+    def pause(self, name: str, *, conn: Any = None) -> bool:
         """Let its times pass without a job; whether it was running."""
-        return self._carrier.run(calls.pause_schedule(name))
+        return self._carrier.run(calls.pause_schedule(name), conn=conn)
 
-    async def apause(self, name: str) -> bool:
-        return await self._carrier.arun(calls.pause_schedule(name))
+    async def apause(self, name: str, *, conn: Any = None) -> bool:
+        return await self._carrier.arun(calls.pause_schedule(name), conn=conn)
 
-    def resume(self, name: str) -> bool:
+    def resume(self, name: str, *, conn: Any = None) -> bool:
         """Go on at its next time; whether it was paused."""
-        return self._carrier.run(calls.resume_schedule(name))
+        return self._carrier.run(calls.resume_schedule(name), conn=conn)
 
-    async def aresume(self, name: str) -> bool:
-        return await self._carrier.arun(calls.resume_schedule(name))
+    async def aresume(self, name: str, *, conn: Any = None) -> bool:
+        return await self._carrier.arun(calls.resume_schedule(name), conn=conn)
 
-    def remove(self, name: str) -> bool:
+    def remove(self, name: str, *, conn: Any = None) -> bool:
         """Forget it; its jobs stay. Whether there was one."""
-        return self._carrier.run(calls.remove_schedule(name))
+        return self._carrier.run(calls.remove_schedule(name), conn=conn)
 
-    async def aremove(self, name: str) -> bool:
-        return await self._carrier.arun(calls.remove_schedule(name))
+    async def aremove(self, name: str, *, conn: Any = None) -> bool:
+        return await self._carrier.arun(calls.remove_schedule(name), conn=conn)
 
-    def run(self, name: str) -> JobHandle[Any]:
+    def run(self, name: str, *, conn: Any = None) -> JobHandle[Any]:
         """Run its job now, besides its times, paused or not."""
-        return self._carrier.job(self._carrier.run(calls.run_schedule(name)))
+        return self._carrier.job(self._carrier.run(calls.run_schedule(name), conn=conn))
 
-    async def arun(self, name: str) -> JobHandle[Any]:
-        job_id = await self._carrier.arun(calls.run_schedule(name))
+    async def arun(self, name: str, *, conn: Any = None) -> JobHandle[Any]:
+        job_id = await self._carrier.arun(calls.run_schedule(name), conn=conn)
         return self._carrier.job(job_id)
 
     def list(self, *, upcoming: int = 5) -> ScheduleRows:
@@ -154,13 +161,20 @@ def declared(task: Task[..., Any], times: Schedule) -> Call[datetime]:
     try:
         job = _job(task)
     except BadArguments as error:
-        raise limits.refused(
-            "schedule",
-            times.cron or times.every,
-            f"task {task.name} needs arguments: {error.message}",
+        raise refused(
+            task,
+            f"the task needs arguments: {error.message}",
             hint="Give them defaults, or use hf.schedules.add(name, task.call(…), cron=…).",
         ) from error
     return calls.add_schedule(task.name, {**job, **asdict(times)}, declared=True)
+
+
+def refused(task: Task[..., Any], why: str, hint: str | None = None) -> BadValue:
+    """The error for a schedule beside a task, which must say which task that is."""
+    times = task.settings.schedule
+    return limits.refused(
+        "schedule", times and (times.cron or times.every), f"of task {task.name}: {why}", hint=hint
+    )
 
 
 def _add(
@@ -181,7 +195,7 @@ def _said(name: str, job: Scheduled | None, payload: Any, options: ScheduleKeywo
     limits.name("name", name)
     for option in options:
         if option not in _RULES:
-            raise UnknownOption.among(option, _RULES, owner="a schedule")
+            raise UnknownOption.among(option, [*_RULES, "job", "payload"], owner="a schedule")
     said = {option: _RULES[option](value) for option, value in options.items() if value is not None}
     if payload is not msgspec.UNSET:
         if isinstance(job, NewJob | Task):

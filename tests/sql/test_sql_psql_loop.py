@@ -29,7 +29,7 @@ select holdfast.leave(:'worker') \gset
 # Two of these move the clock by turns, half a minute each, and race for what is due then.
 LOOP = """
 for n in $(seq 50); do
-  "$0" "$@" -c "update holdfast.test_clock set shift = shift + interval '30 seconds'" -c "$TICK" || exit 1
+  "$0" "$@" -c "update holdfast.test_clock set shift = shift + 30" -c "$TICK" || exit 1
 done
 """
 

@@ -90,3 +90,21 @@ def test_who_did_it_is_written_down(sql):
     assert sql("select action, target from holdfast.audit order by at desc limit 1") == [
         ("reschedule", str(job))
     ]
+
+
+def test_a_time_that_passes_while_the_job_is_locked_has_come(sql, other, clock, background, now):
+    job = sql.enqueue(delay="1 hour")
+    soon = now() + timedelta(minutes=1)
+    with other.transaction():
+        other("select from holdfast.job where id = %s for update", job)
+        due = background(lambda: sql.value("reschedule", id=job, run_at=soon))
+        other.until(lambda: other.is_waiting(sql))
+        clock.advance(minutes=10)
+    assert due() == sql.job(job).run_at
+    assert sql.state(job) == "pending"
+
+
+def test_who_is_hurried_is_due_now(sql, now):
+    job = sql.enqueue(delay="1 hour")
+    sql.value("run_now", id=job)
+    assert sql.job(job).run_at <= now()

@@ -377,3 +377,140 @@ def test_looking_at_the_times_to_come_waits_for_nobody(sql, other, at_noon):
         other("select from holdfast.schedule for update")
         sql("set lock_timeout = '1ms'")
         assert len(sql.rows("upcoming", name="report")) == 5
+
+
+def test_a_lock_that_passes_costs_no_tick(sql, other, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY, missed="all")
+    clock.advance(minutes=3)
+    with other.transaction():
+        other("lock table holdfast.job in share mode")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            sql.value("fire")
+    sql.value("fire")
+    assert len(jobs()) == 3
+    assert (listed(sql).skipped, listed(sql).error) == (0, None)
+
+
+def test_a_lock_on_schedules_does_not_hold_up_delayed_jobs(sql, other, clock, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    job = sql.enqueue(delay="1 minute")
+    clock.advance(minutes=2)
+    with other.transaction():
+        other("lock table holdfast.schedule_tick in share mode")
+        assert sql.value("promote") > timedelta(0)
+    assert sql.state(job) == "pending"
+
+
+def test_a_zone_that_is_gone_stops_nothing_else(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    sql.value("add_schedule", name="gone", task="gone", cron="* * * * *", zone="US/Eastern")
+    sql("update holdfast.schedule set zone = 'US/Gone' where name = 'gone'")
+    job = sql.enqueue(delay="1 second")
+    clock.advance(minutes=2)
+    sql.value("promote")
+    assert sql.state(job) == "pending"
+    assert at_noon + timedelta(minutes=1) in jobs()
+    gone = listed(sql, "gone")
+    assert "US/Gone" in gone.error
+    assert gone.upcoming == [gone.next_at]
+    assert gone.next_at > sql.one("select holdfast.clock()")
+
+
+def test_after_the_clock_was_ahead_the_times_go_on(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(days=365)
+    sql.value("promote")
+    clock.advance(days=-365)
+    sql.value("promote")
+    clock.advance(minutes=1)
+    sql.value("promote")
+    assert jobs()[:1] == [at_noon]
+    assert len(jobs()) == 2
+
+
+def test_catching_up_stops_after_a_second_and_goes_on(sql, clock, at_noon, jobs):
+    for n in range(12):
+        sql.value("add_schedule", name=f"s{n}", task="t", cron="* * * * *", missed="all")
+    clock.advance(days=1)
+    looks = 0
+    while sql.value("fire") <= timedelta(0):
+        looks += 1
+    assert looks > 1
+    assert len(jobs()) == 12 * 24 * 60
+
+
+def test_a_schedule_that_somebody_has_locked_is_looked_at_a_little_later(sql, other, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(minutes=1)
+    with other.transaction():
+        other("select from holdfast.schedule for update")
+        assert sql.value("promote") == timedelta(milliseconds=100)
+    sql.value("promote")
+    assert len(jobs()) == 1
+
+
+def test_running_one_by_hand_holds_up_no_tick(sql, other, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY)
+    clock.advance(minutes=1)
+    with other.transaction():
+        other.value("run_schedule", name="report")
+        sql.value("fire")
+        assert jobs() == [at_noon]
+
+
+def test_a_run_by_hand_counts_where_jobs_must_not_overlap(sql, clock, at_noon, jobs):
+    sql.value("add_schedule", **MINUTELY, overlap=False)
+    sql.value("run_schedule", name="report")
+    clock.advance(minutes=1)
+    sql.value("fire")
+    assert len(jobs()) == 1
+    assert listed(sql).skipped == 1
+
+
+def test_declaring_and_removing_at_once_never_fails(sql, other, together):
+    def declare():
+        for _ in range(200):
+            sql.value("add_schedule", **MINUTELY, declared=True)
+
+    def remove():
+        for _ in range(200):
+            other.value("remove_schedule", name="report")
+
+    together(declare, remove)
+
+
+def test_the_zone_of_an_interval_does_not_move_it(sql, clock, at_noon):
+    first = sql.value("add_schedule", name="report", task="t", every="1 hour")
+    clock.advance(minutes=7)
+    assert sql.value("change_schedule", name="report", zone="Europe/Berlin") == first
+
+
+def test_a_change_of_nothing_is_refused(sql, refused, at_noon):
+    sql.value("add_schedule", **MINUTELY, declared=True)
+    with refused("HF008") as error:
+        sql.value("change_schedule", name="report")
+    assert "say what to change" in error.message
+    assert listed(sql).declared
+
+
+def test_what_was_changed_is_on_record_without_the_payload(sql, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    sql.value("change_schedule", name="report", cron="0 13 * * *", payload='{"pin": 1}')
+    assert sql.one("select detail from holdfast.audit where action = 'change schedule'") == {
+        "cron": "0 13 * * *",
+        "payload": True,
+    }
+
+
+@pytest.mark.parametrize("every", ["1 month", "1 month 3 days", "-1 year 366 days"])
+def test_months_are_no_interval(sql, refused, every):
+    with refused("HF008") as error:
+        sql.value("add_schedule", name="beat", task="beat", every=every)
+    assert error.detail["field"] == "every"
+
+
+@pytest.mark.parametrize("zone", ["EST", "CET", "PST", "mst", "Berlin"])
+def test_a_zone_by_a_short_name_is_refused(sql, refused, zone):
+    with refused("HF008") as error:
+        sql.value("add_schedule", **MINUTELY, zone=zone)
+    assert error.detail["field"] == "zone"

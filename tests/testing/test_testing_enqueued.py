@@ -82,7 +82,7 @@ def test_the_count_is_exact(welcome, assert_enqueued):
         welcome.enqueue(user_id=user_id)
     assert len(assert_enqueued(welcome, count=2)) == 2
     assert assert_enqueued(welcome, args={"user_id": 5}, count=0) == []
-    assert "expected 1 jobs mail.welcome; found 2:\n" in said(assert_enqueued, welcome, count=1)
+    assert "expected 1 job mail.welcome; found 2:\n" in said(assert_enqueued, welcome, count=1)
     assert "expected 3 jobs mail.welcome; found 2.\n" in said(assert_enqueued, welcome, count=3)
 
 

@@ -2,10 +2,21 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
-from holdfast import BadName, BadValue, Context, Holdfast, IllegalTransition, Schedule, UnknownOption
+from holdfast import (
+    BadName,
+    BadValue,
+    Context,
+    Holdfast,
+    IllegalTransition,
+    Schedule,
+    UnknownOption,
+    subscribe,
+)
 
 
 @pytest.fixture
@@ -68,15 +79,21 @@ def test_a_deploy_leaves_what_an_operator_changed(hf: Holdfast):
     hf.task(name="beat", schedule="0 9 * * *")(lambda: None)
     hf.worker()
     hf.schedules.change("beat", cron="0 11 * * *")
-    hf.worker()
+    told: list[tuple[str, dict[str, Any]]] = []
+    unsubscribe = subscribe(lambda name, fields: told.append((name, dict(fields))))
+    try:
+        hf.worker()
+    finally:
+        unsubscribe()
     assert hf.schedules.list()[0].cron == "0 11 * * *"
+    assert [fields["name"] for name, fields in told if name == "schedule.kept"] == ["beat"]
 
 
 def test_a_task_that_needs_arguments_cannot_be_declared_so(hf: Holdfast):
     @hf.task(name="mail", schedule="@daily")
     async def mail(user_id: int) -> None: ...
 
-    with pytest.raises(BadValue, match=r"task mail needs arguments.*user_id") as refused:
+    with pytest.raises(BadValue, match=r"of task mail: the task needs arguments.*user_id") as refused:
         hf.worker()
     assert "hf.schedules.add" in (refused.value.hint or "")
 
@@ -97,7 +114,7 @@ def test_nonsense_beside_the_task_is_refused_at_once(hf: Holdfast, options, fiel
 
 def test_an_expression_is_judged_when_a_worker_starts(hf: Holdfast):
     hf.task(name="beat", schedule="0 25 * * *")(lambda: None)
-    with pytest.raises(BadValue, match="hour '25'"):
+    with pytest.raises(BadValue, match="of task beat: cron hour '25'"):
         hf.worker()
 
 
@@ -234,6 +251,14 @@ def test_a_delayed_job_can_be_given_another_time_in_a_coroutine(hf: Holdfast):
         assert await job.areschedule(delay=7200) == (await job.arefresh()).run_at
 
     asyncio.run(work())
+
+
+def test_a_schedule_is_stored_in_the_callers_transaction(hf: Holdfast, holdfast_dsn: str):
+    with psycopg.connect(holdfast_dsn) as conn:
+        hf.schedules.add("pulse", "beat", every=60, conn=conn)
+        hf.schedules.pause("pulse", conn=conn)
+        conn.rollback()
+    assert hf.schedules.list() == []
 
 
 def test_a_time_without_a_zone_is_refused(hf: Holdfast):

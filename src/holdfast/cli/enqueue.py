@@ -7,7 +7,7 @@ from uuid import UUID
 
 import click
 
-from holdfast.cli import values
+from holdfast.cli import times, values
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Job
@@ -132,15 +132,16 @@ def reschedule(
     if (delay is None) == (run_at is None):
         raise click.UsageError("Give either --delay or --run-at.")
 
-    def put_off(job: Job[Any]) -> str:
-        job.reschedule(delay=delay, run_at=run_at)
-        return "rescheduled"
-
-    each(settings, ids, put_off, good={"rescheduled"})
+    each(
+        settings,
+        ids,
+        lambda job: f"due {times.absolute(job.reschedule(delay=delay, run_at=run_at))}",
+        good={"due"},
+    )
 
 
 def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:
-    """Do it to each job, whatever becomes of the others."""
+    """Do it to each job, whatever becomes of the others; it is `good` by the first word of its outcome."""
     outcomes: list[tuple[UUID, str, str | None]] = []
     with settings.connect() as hf:
         for job_id in dict.fromkeys(ids):
@@ -154,7 +155,7 @@ def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], s
         show_json([{"id": job_id, "outcome": outcome, "error": error} for job_id, outcome, error in outcomes])
     else:
         show_table(_OUTCOME, outcomes, empty="")
-    if any(outcome not in good for _, outcome, _ in outcomes):
+    if any(outcome.split()[0] not in good for _, outcome, _ in outcomes):
         raise SystemExit(1)
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
@@ -23,7 +24,7 @@ _SHOWN = 5
 @click.group(cls=Actions)
 @common_options
 def schedule() -> None:
-    """Jobs at regular times: list, add, change, pause, resume, remove, run."""
+    """Jobs at regular times: list, show, add, change, pause, resume, remove, run, next."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -31,14 +32,14 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     options = [
         click.option("--cron", help="When, as a cron expression: '0 9 * * mon-fri'."),
         click.option("--every", type=values.duration, help="When, as a distance: 30s, 15m, 1d."),
-        click.option("--zone", help="Whose clocks a cron expression goes by: Europe/Berlin.  [default: UTC]"),
-        click.option("--queue", help="The queue of its jobs.  [default: default]"),
+        click.option("--zone", help="Whose clocks a cron expression goes by: Europe/Berlin. Else UTC."),
+        click.option("--queue", help="The queue of its jobs. Else default."),
         click.option("--priority", type=values.priority, help="A number, or user, system, backfill."),
         click.option("--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1])),
         click.option(
             "--missed",
             type=click.Choice(["once", "all", "skip"]),
-            help="Times that came while nothing ran: run the last, each, none.  [default: once]",
+            help="Times that came while nothing ran: run the last, each, none. Else once.",
         ),
         click.option("--overlap/--no-overlap", default=None, help="Whether the last job may be unfinished."),
         click.option("--jitter", type=values.duration, help="Start up to this much later, at random."),
@@ -154,7 +155,15 @@ def remove(settings: Settings, names: tuple[str, ...]) -> None:
 @pass_settings
 def run(settings: Settings, names: tuple[str, ...]) -> None:
     """Run the jobs of these schedules now, besides their times; prints the ids."""
-    _each(settings, names, lambda hf, name: str(hf.schedules.run(name).id))
+    with settings.connect() as hf:
+        for name in names:
+            _known(hf, name)
+        started = [(name, hf.schedules.run(name).id) for name in dict.fromkeys(names)]
+    if settings.as_json:
+        show_json([{"name": name, "id": job_id} for name, job_id in started])
+        return
+    for name, job_id in started:
+        click.echo(f"Enqueued {name} as {click.style(str(job_id), bold=True)}" if on_terminal() else job_id)
 
 
 @schedule.command("next")
@@ -180,7 +189,7 @@ def next_(settings: Settings, cron: str, *, zone: str, amount: int) -> None:
         return
     click.echo(f"{words} ({zone})")
     for moment in found:
-        click.echo(f"  {_when(moment)}")
+        click.echo(f"  {_when(moment, zone)}")
 
 
 def _known(hf: Holdfast, name: str) -> ScheduleRow:
@@ -218,8 +227,8 @@ def _show(settings: Settings, row: ScheduleRow) -> None:
         "overlap": "allowed" if row.overlap else "skipped",
         "jitter": times.span(row.jitter) if row.jitter else None,
         "by": "code" if row.declared else "operator",
-        "paused": row.paused_at and _when(row.paused_at),
-        "last": row.last_at and _when(row.last_at),
+        "paused": row.paused_at and _when(row.paused_at, row.zone),
+        "last": row.last_at and _when(row.last_at, row.zone),
         "last job": row.last_job,
         "skipped": row.skipped or None,
         "error": row.error,
@@ -228,11 +237,17 @@ def _show(settings: Settings, row: ScheduleRow) -> None:
         if value is not None:
             click.echo(f"{title:<9} {clean(value)}")
     for number, moment in enumerate(row.upcoming):
-        click.echo(f"{'' if number else 'next':<9} {_when(moment)}")
+        click.echo(f"{'' if number else 'next':<9} {_when(moment, row.zone)}")
 
 
-def _when(moment: datetime) -> str:
-    return times.local(moment) if on_terminal() else times.absolute(moment)
+def _when(moment: datetime, zone: str) -> str:
+    """By the clocks of the schedule, with their distance from UTC."""
+    try:
+        there = moment.astimezone(ZoneInfo(zone))
+    except (ZoneInfoNotFoundError, ValueError):  # the database knows more zones than this machine
+        return times.absolute(moment)
+    said = there.strftime("%a %Y-%m-%d %H:%M:%S %z")
+    return f"{said} ({times.ago(moment)})" if on_terminal() else said
 
 
 def _next(row: ScheduleRow) -> str:

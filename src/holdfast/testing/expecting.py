@@ -79,7 +79,7 @@ def _asserting(expected: Expected, count: int | None) -> Steps[list[JobSnapshot]
     if count is not None:
         limits.integer("count", count, range(ALL))
     matching = yield from _matching(expected)
-    found, wanted = len(matching), "a job" if count is None else f"{count} jobs"
+    found, wanted = len(matching), "a job" if count is None else f"{count} job{'s' if count != 1 else ''}"
     if found == count or (count is None and matching):
         return matching
     if count is not None and found > count:

@@ -26,9 +26,10 @@ begin
       else given
     end,
     E'[ \t\n\r\f]+');
-  if given ~ '^@' and cardinality(fields) = 1 then
+  if fields[1] ~ '^@' then
     perform holdfast.refuse_value(
-      'cron', parse_cron.cron, 'must be one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or have fields');
+      'cron', parse_cron.cron,
+      'must be one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or have fields; for an interval use every');
   end if;
   if cardinality(fields) not in (5, 6) then
     perform holdfast.refuse_value(
@@ -149,7 +150,8 @@ begin
   if number is null or number not between low and high then
     perform holdfast.refuse_cron_field(
       field, given, format('must be a number from %s to %s', low, high)
-        || case when cardinality(names) > 0 then format(' or one of %s', lower(array_to_string(names, ', '))) else '' end);
+        || case when cardinality(names) > 0 then format(' or one of %s', lower(array_to_string(names, ', '))) else '' end
+        || case when given = 'L' then '; L stands alone' when given ~ 'W$' then '; working days (W) are not known' else '' end);
   end if;
   return number;
 end
@@ -175,12 +177,15 @@ language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if zone = 'UTC' then
+  if zone in ('UTC', 'GMT') then
     return;
   end if;
   if zone ~ '^[A-Za-z]+(/[A-Za-z0-9_+-]+)+$' then
     perform now() at time zone zone;
     return;
+  end if;
+  if exists (select from pg_timezone_abbrevs a where a.abbrev = upper(zone)) then
+    perform holdfast.refuse_zone(zone);
   end if;
   -- This reads every file of the time zone database.
   if exists (select from pg_timezone_names z where lower(z.name) = lower(zone)) then

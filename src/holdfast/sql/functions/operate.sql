@@ -217,7 +217,7 @@ declare
 begin
   perform from holdfast.job j where j.id = run_now.id and j.state = 'scheduled' for update;
   if found then
-    perform holdfast.make_pending(array[run_now.id], now_at);
+    perform holdfast.hurry(run_now.id, now_at);
     perform holdfast.note('run now', run_now.id::text);
   end if;
   select v.state into known from holdfast.job(run_now.id) v;
@@ -228,6 +228,23 @@ begin
 end
 $$;
 comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once; returns the state that it has then.';
+
+-- Due now, and pending. The caller has locked it.
+create or replace function holdfast.hurry(id uuid, now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  door text := holdfast.door(true);
+begin
+  update holdfast.job j set run_at = now_at where j.id = hurry.id;
+  door := holdfast.door(false);
+  perform holdfast.make_pending(array[hurry.id], now_at);
+end
+$$;
+comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending at once, and due now.';
 
 -- A paused queue takes jobs in but hands none out; what runs goes on.
 create or replace function holdfast.pause(queue text)
@@ -260,7 +277,8 @@ $$;
 comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queue again.';
 
 -- Another time for a job that waits for its time or its backoff. One that has been
--- reached makes it pending at once.
+-- reached makes it pending at once. The time is read once the job is locked: it may
+-- have passed meanwhile, and no scheduled job may stand behind the low-water mark.
 create or replace function holdfast.reschedule(id uuid, run_at timestamptz default null, delay interval default null)
 returns timestamptz
 language plpgsql volatile security definer
@@ -268,8 +286,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  now_at timestamptz := holdfast.clock();
-  due_at timestamptz := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
+  due_at timestamptz := holdfast.due_time(reschedule.run_at, reschedule.delay, holdfast.clock());
+  now_at timestamptz;
   known record;
   door text;
 begin
@@ -280,9 +298,11 @@ begin
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_reschedule(reschedule.id);
   end if;
+  now_at := holdfast.clock();
+  due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
   if due_at <= now_at then
     due_at := now_at;
-    perform holdfast.make_pending(array[reschedule.id], now_at);
+    perform holdfast.hurry(reschedule.id, now_at);
   else
     door := holdfast.door(true);
     update holdfast.job j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;

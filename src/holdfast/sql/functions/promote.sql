@@ -29,10 +29,18 @@ begin
   if promote.amount is null or promote.amount not between 1 and 100000 then
     perform holdfast.refuse_value('amount', promote.amount::text, 'must be between 1 and 100000');
   end if;
-  -- The ticks of schedules fall due as well.
-  next_tick := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
+  -- The ticks of schedules fall due as well; and after the clock was ahead, at once.
+  next_tick := (
+    select min(case when s.last_at > now_at + interval '1 minute' then now_at else s.next_at end)
+    from holdfast.schedule s
+    where s.paused_at is null);
   if next_tick <= now_at then
-    next_tick := now_at + holdfast.fire();
+    begin
+      next_tick := now_at + holdfast.fire();
+    exception when others then
+      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops it
+      perform holdfast.note_duty('fire', sqlerrm);
+    end;
   end if;
   -- Who does not get the lock leaves the work to the one who has it.
   if pg_try_advisory_xact_lock(holdfast.duty_lock('promote')) then

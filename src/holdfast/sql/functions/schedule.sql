@@ -55,16 +55,19 @@ begin
   perform holdfast.check_schedule(given);
   given.next_at := holdfast.tick_after(given, now_at);
 
-  insert into holdfast.schedule as s select (given).* on conflict (name) do nothing;
-  if found then
-    perform holdfast.note('add schedule', given.name);
-    perform holdfast.wake_schedulers(given.queue);
-    return given.next_at;
-  end if;
-  if not given.declared then
-    perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
-  end if;
-  known := holdfast.known_schedule(given.name);
+  loop
+    insert into holdfast.schedule as s select (given).* on conflict (name) do nothing;
+    if found then
+      perform holdfast.note('add schedule', given.name);
+      perform holdfast.wake_schedulers(given.queue);
+      return given.next_at;
+    end if;
+    if not given.declared then
+      perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
+    end if;
+    select s.* into known from holdfast.schedule s where s.name = given.name for update;
+    exit when found; -- else somebody has removed it just now
+  end loop;
   -- What an operator has made or changed is the operator's.
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
@@ -96,8 +99,16 @@ as $$
 declare
   known holdfast.schedule := holdfast.known_schedule(change_schedule.name);
   given holdfast.schedule := known;
+  changes jsonb := jsonb_strip_nulls(jsonb_build_object(
+    'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone', change_schedule.zone,
+    'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority', change_schedule.priority,
+    'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap', change_schedule.overlap,
+    'jitter', change_schedule.jitter));
   next_at timestamptz;
 begin
+  if changes = '{}' then
+    perform holdfast.refuse_value('name', change_schedule.name, 'say what to change: cron, every, zone, task, payload ...');
+  end if;
   if change_schedule.cron is not null or change_schedule.every is not null then
     given.cron := change_schedule.cron;
     given.every := change_schedule.every;
@@ -116,7 +127,7 @@ begin
   given.declared := false;
   perform holdfast.check_schedule(given);
   next_at := holdfast.replace_schedule(known, given);
-  perform holdfast.note('change schedule', known.name);
+  perform holdfast.note('change schedule', known.name, changes); -- without the payload, which may be secret
   return next_at;
 end
 $$;
@@ -132,7 +143,8 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  same_times boolean := (known.cron, known.every, known.zone) is not distinct from (given.cron, given.every, given.zone);
+  same_times boolean := (known.cron, known.every) is not distinct from (given.cron, given.every)
+    and (known.zone = given.zone or given.cron is null); -- an interval is the same in all zones
 begin
   given.created_at := case when same_times then known.created_at else now_at end;
   given.next_at := case when same_times then known.next_at else holdfast.tick_after(given, now_at) end;
@@ -161,8 +173,9 @@ begin
     perform holdfast.refuse_value('cron', given.cron, 'give either cron or every');
   end if;
   if given.every not between interval '1 second' and interval '366 days'
-    or extract(microseconds from given.every)::bigint % 1000000 <> 0 then
-    perform holdfast.refuse_value('every', given.every::text, 'must be whole seconds, from 1 second to 366 days');
+    or extract(microseconds from given.every)::bigint % 1000000 <> 0
+    or extract(year from given.every) <> 0 or extract(month from given.every) <> 0 then
+    perform holdfast.refuse_value('every', given.every::text, 'must be whole seconds, from 1 second to 366 days; months differ, so use cron for them');
   end if;
   if given.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
@@ -200,6 +213,25 @@ end
 $$;
 comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
 
+-- As it is, for whoever only looks.
+create or replace function holdfast.seen_schedule(name text)
+returns holdfast.schedule
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  known holdfast.schedule;
+begin
+  select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
+  if not found then
+    perform holdfast.refuse_schedule(seen_schedule.name);
+  end if;
+  return known;
+end
+$$;
+comment on function holdfast.seen_schedule(text) is 'A schedule by its name; refused if there is none.';
+
 create or replace function holdfast.refuse_schedule(name text)
 returns void
 language plpgsql immutable
@@ -230,7 +262,8 @@ end
 $$;
 comment on function holdfast.pause_schedule(text) is 'Let the times of a schedule pass without a job; whether it was running.';
 
--- What passed meanwhile was not missed: it was not wanted.
+-- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
+-- was owed before.
 create or replace function holdfast.resume_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -244,7 +277,7 @@ begin
     return false;
   end if;
   update holdfast.schedule s
-  set paused_at = null, next_at = greatest(s.next_at, holdfast.tick_after(known, holdfast.clock()))
+  set paused_at = null, next_at = holdfast.tick_after(known, holdfast.clock())
   where s.name = known.name;
   perform holdfast.note('resume schedule', known.name);
   perform holdfast.wake_schedulers(known.queue);
@@ -270,7 +303,8 @@ end
 $$;
 comment on function holdfast.remove_schedule(text) is 'Forget a schedule; its jobs stay. Whether there was one.';
 
--- A job besides its times, which go on as they were; paused or not.
+-- A job besides its times, which go on as they were; paused or not. It locks
+-- nothing that the times wait for, unless they must not overlap with it.
 create or replace function holdfast.run_schedule(name text)
 returns uuid
 language plpgsql volatile security definer
@@ -278,9 +312,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  known holdfast.schedule := holdfast.known_schedule(run_schedule.name);
+  known holdfast.schedule := holdfast.seen_schedule(run_schedule.name);
   job_id uuid := holdfast.enqueue_tick(known, null, null);
 begin
+  if not known.overlap then
+    update holdfast.schedule s set last_job = job_id
+    where s.name = known.name
+      and not exists (select from holdfast.job j where j.id = s.last_job offset 0);
+  end if;
   perform holdfast.note('run schedule', known.name, jsonb_build_object('job', job_id));
   return job_id;
 end
@@ -308,19 +347,10 @@ comment on function holdfast.list_schedules(integer) is
 
 create or replace function holdfast.upcoming(name text, amount integer default 5)
 returns setof timestamptz
-language plpgsql stable security definer
+language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-#variable_conflict use_column
-declare
-  known holdfast.schedule;
-begin
-  select s.* into known from holdfast.schedule s where s.name = upcoming.name;
-  if not found then
-    perform holdfast.refuse_schedule(upcoming.name);
-  end if;
-  return query select holdfast.ticks_ahead(known, upcoming.amount);
-end
+  select holdfast.ticks_ahead(holdfast.seen_schedule(upcoming.name), upcoming.amount)
 $$;
 comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule; none if it is paused.';
 
@@ -332,16 +362,18 @@ as $$
 declare
   tick timestamptz := given.next_at;
 begin
-  if amount is null or amount not between 1 and 1000 then
-    perform holdfast.refuse_value('amount', amount::text, 'must be between 1 and 1000');
+  if amount is null or amount not between 0 and 1000 then
+    perform holdfast.refuse_value('amount', amount::text, 'must be between 0 and 1000');
   end if;
-  if given.paused_at is not null then
-    return;
-  end if;
-  for n in 1..amount loop
+  for n in 1..case when given.paused_at is null then amount else 0 end loop
     return next tick;
     tick := holdfast.tick_after(given, tick);
   end loop;
+exception when sqlstate 'HF008' then
+  -- A zone that this server does not know any more; its row says so in `error`.
+  if amount is null or amount not between 0 and 1000 then
+    raise;
+  end if;
 end
 $$;
 comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is 'The next times of a schedule that is at hand.';
@@ -384,8 +416,10 @@ end
 $$;
 comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is 'The last time of a schedule up to another, from its next one on.';
 
--- The duty: jobs for all that is due. Returns how long it is until the next tick
--- of any schedule; null if there is none.
+-- The duty: jobs for all that is due, for about a second. Returns how long it is
+-- until the next tick of any schedule, nothing or less if more are due; null if
+-- there is none. What is due and locked, by another who fires or an operator, is
+-- looked at again a little later.
 create or replace function holdfast.fire()
 returns interval
 language plpgsql volatile security definer
@@ -395,9 +429,17 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
+  deadline timestamptz := clock_timestamp() + interval '1 second';
   due holdfast.schedule;
+  more boolean := false;
+  next_at timestamptz;
 begin
   perform holdfast.check_isolation('fire');
+  -- The clock was ahead, and is not any more. No tick comes twice for it.
+  update holdfast.schedule s
+  set next_at = holdfast.tick_again(s, now_at), last_at = null
+  where s.paused_at is null
+    and s.last_at > now_at + interval '1 minute';
   for due in
     select s.*
     from holdfast.schedule s
@@ -407,22 +449,45 @@ begin
     limit 1000
     for update skip locked
   loop
+    more := clock_timestamp() > deadline;
+    exit when more;
     begin
-      perform holdfast.fire_one(due, now_at);
+      perform holdfast.fire_one(due, now_at, deadline);
     exception when others then
-      -- One that cannot be carried out must stop no other; it is tried again at its next tick.
+      -- A lock, a deadlock, a full disk: that passes, and the tick is still due then.
+      if left(sqlstate, 2) in ('40', '53', '55', '57', '58') then
+        raise;
+      end if;
+      -- One that is refused must stop no other; it is tried again at its next tick.
       update holdfast.schedule s
-      set error = left(sqlerrm, 1000), next_at = holdfast.tick_after(due, now_at), skipped = s.skipped + 1
+      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), skipped = s.skipped + 1
       where s.name = due.name;
     end;
   end loop;
-  return (select min(s.next_at) - now_at from holdfast.schedule s where s.paused_at is null);
+  next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
+  more := more or clock_timestamp() > deadline;
+  return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;
 comment on function holdfast.fire() is 'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next one.';
 
--- The ticks of one schedule that are due, by its policy. The caller has locked it.
-create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz)
+-- The next tick, or a minute later for a schedule that has none: its zone is not known any more, say.
+create or replace function holdfast.tick_again(given holdfast.schedule, now_at timestamptz)
+returns timestamptz
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return holdfast.tick_after(given, now_at);
+exception when others then
+  return now_at + interval '1 minute';
+end
+$$;
+comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is 'The next time of a schedule, or in a minute if it cannot be told.';
+
+-- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
+drop function if exists holdfast.fire_one(holdfast.schedule, timestamptz); -- when it had no deadline
+create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -442,7 +507,7 @@ begin
   end if;
   while moment <= now_at and done < most loop
     if due.missed = 'skip' and moment < now_at - interval '1 minute'
-      or not due.overlap and exists (select from holdfast.job j where j.id = due.last_job) then
+      or not due.overlap and exists (select from holdfast.job j where j.id = due.last_job offset 0) then
       due.skipped := due.skipped + 1;
     else
       insert into holdfast.schedule_tick (schedule, tick) values (due.name, moment) on conflict do nothing;
@@ -454,13 +519,15 @@ begin
     due.last_at := moment;
     moment := holdfast.tick_after(due, moment);
     done := done + 1;
+    exit when clock_timestamp() > deadline;
   end loop;
   update holdfast.schedule s
   set next_at = moment, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
   where s.name = due.name;
 end
 $$;
-comment on function holdfast.fire_one(holdfast.schedule, timestamptz) is 'Put the jobs of one schedule on its queue, for the ticks that are due.';
+comment on function holdfast.fire_one(holdfast.schedule, timestamptz, timestamptz) is
+  'Put the jobs of one schedule on its queue, for the ticks that are due.';
 
 -- The job says which schedule it belongs to, and which tick.
 create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)

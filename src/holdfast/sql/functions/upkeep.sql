@@ -94,7 +94,9 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
-  delete from holdfast.schedule_tick t where t.tick < now_at - interval '30 days';
+  delete from holdfast.schedule_tick t
+  where t.ctid = any(array(
+    select o.ctid from holdfast.schedule_tick o where o.tick < now_at - interval '30 days' limit 50000));
   get diagnostics amount = row_count;
   done := done + amount;
 
