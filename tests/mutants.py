@@ -377,6 +377,48 @@ MUTANTS = [
         "  set last_at",
         "sql/test_sql_schedule.py",
     ),
+    Mutant(
+        "schedule: a lock that passes costs a tick",
+        "schedule.sql",
+        "in ('40', '53', '55', '57', '58') then",
+        "in ('40') then",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "schedule: code changes what is an operator's",
+        "schedule.sql",
+        "case when known.declared then holdfast.replace_schedule",
+        "case when true then holdfast.replace_schedule",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "schedule: catching up knows no end",
+        "schedule.sql",
+        "    exit when clock_timestamp() > deadline;\n  end loop;\n  update",
+        "  end loop;\n  update",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "promote: what stops schedules stops delayed jobs",
+        "promote.sql",
+        "    exception when others then\n      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops it",
+        "    exception when division_by_zero then\n      next_tick := now_at + interval '1 second';",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "reschedule: the time is read before the job is locked",
+        "operate.sql",
+        "  now_at := holdfast.clock();\n  due_at := holdfast.due_time(reschedule.run_at",
+        "  now_at := due_at - interval '1 second';\n  due_at := holdfast.due_time(reschedule.run_at",
+        "sql/test_sql_reschedule.py",
+    ),
+    Mutant(
+        "reschedule: takes a job that does not wait",
+        "operate.sql",
+        "if known.state is distinct from 'scheduled' then\n    perform holdfast.refuse_reschedule",
+        "if known.state is null then\n    perform holdfast.refuse_reschedule",
+        "sql/test_sql_reschedule.py",
+    ),
 ]
 
 
