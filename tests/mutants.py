@@ -415,8 +415,8 @@ MUTANTS = [
     Mutant(
         "reschedule: takes a job that does not wait",
         "operate.sql",
-        "if known.state is distinct from 'scheduled' then\n    perform holdfast.refuse_reschedule",
-        "if known.state is null then\n    perform holdfast.refuse_reschedule",
+        "if known.state is distinct from 'scheduled' then\n    perform holdfast.refuse_transition",
+        "if known.state is null then\n    perform holdfast.refuse_transition",
         "sql/test_sql_reschedule.py",
     ),
 ]

@@ -229,16 +229,10 @@ begin
     perform holdfast.note('give up', give_up.id::text, jsonb_build_object('reason', left(why, 1000)));
     return 'dead';
   end if;
-  select v.state into known from holdfast.job(give_up.id) v;
-  if known.state is null then
-    perform holdfast.refuse_job(give_up.id);
-  end if;
-  if known.state <> 'dead' then
-    raise exception using
-      errcode = 'HF010',
-      message = format('job %s is %s: only a waiting job can be given up', give_up.id, known.state),
-      detail = jsonb_build_object('id', give_up.id, 'from_state', known.state, 'to_state', 'dead'),
-      hint = 'Cancel a job that a worker holds; one that has ended stays as it is.';
+  if (select v.state from holdfast.job(give_up.id) v) is distinct from 'dead' then
+    perform holdfast.refuse_transition(
+      give_up.id, 'dead', 'only a waiting job can be given up',
+      'Cancel a job that a worker holds; one that has ended stays as it is.');
   end if;
   return 'dead';
 end
@@ -247,21 +241,12 @@ comment on function holdfast.give_up(uuid, text) is 'Send a waiting job to the d
 
 create or replace function holdfast.refuse_unless_dead(id uuid, verb text, to_state text)
 returns void
-language plpgsql stable
+language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-declare
-  known text := (select j.state from holdfast.job(refuse_unless_dead.id) j);
-begin
-  if known is null then
-    perform holdfast.refuse_job(refuse_unless_dead.id);
-  end if;
-  raise exception using
-    errcode = 'HF010',
-    message = format('job %s is %s: only a dead job can be %s', refuse_unless_dead.id, known, refuse_unless_dead.verb),
-    detail = jsonb_build_object('id', refuse_unless_dead.id, 'from_state', known, 'to_state', refuse_unless_dead.to_state),
-    hint = 'holdfast.list_dead() shows those that are.';
-end
+  select holdfast.refuse_transition(
+    refuse_unless_dead.id, refuse_unless_dead.to_state, format('only a dead job can be %s', refuse_unless_dead.verb),
+    'holdfast.list_dead() shows those that are.')
 $$;
 comment on function holdfast.refuse_unless_dead(uuid, text, text) is 'Raise the error for a job that is not among the dead letters.';
 

@@ -204,6 +204,27 @@ end
 $$;
 comment on function holdfast.refuse_job(uuid) is 'Raise the error for an id that no job has.';
 
+create or replace function holdfast.refuse_transition(id uuid, to_state text, rule text, hint text)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known text := (select j.state from holdfast.job(refuse_transition.id) j);
+begin
+  if known is null then
+    perform holdfast.refuse_job(refuse_transition.id);
+  end if;
+  raise exception using
+    errcode = 'HF010',
+    message = format('job %s is %s: %s', refuse_transition.id, known, rule),
+    detail = jsonb_build_object('id', refuse_transition.id, 'from_state', known, 'to_state', to_state),
+    hint = refuse_transition.hint;
+end
+$$;
+comment on function holdfast.refuse_transition(uuid, text, text, text) is
+  'Raise the error for a job that is not in the state for what is wanted of it, or not there at all.';
+
 -- Do not wait for the time or the backoff: a scheduled job becomes pending now.
 create or replace function holdfast.run_now(id uuid)
 returns text
@@ -296,7 +317,8 @@ begin
   end if;
   select j.state, j.lane_id into known from holdfast.job j where j.id = reschedule.id for update;
   if known.state is distinct from 'scheduled' then
-    perform holdfast.refuse_reschedule(reschedule.id);
+    perform holdfast.refuse_transition(
+      reschedule.id, 'scheduled', 'only a scheduled job can be given another time', 'Cancel it, and enqueue it anew with run_at or delay.');
   end if;
   now_at := holdfast.clock();
   due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
@@ -315,23 +337,3 @@ end
 $$;
 comment on function holdfast.reschedule(uuid, timestamptz, interval) is
   'Give a scheduled job another time; returns when it is due.';
-
-create or replace function holdfast.refuse_reschedule(id uuid)
-returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  known text := (select j.state from holdfast.job(refuse_reschedule.id) j);
-begin
-  if known is null then
-    perform holdfast.refuse_job(refuse_reschedule.id);
-  end if;
-  raise exception using
-    errcode = 'HF010',
-    message = format('job %s is %s: only a scheduled job can be given another time', refuse_reschedule.id, known),
-    detail = jsonb_build_object('id', refuse_reschedule.id, 'from_state', known, 'to_state', 'scheduled'),
-    hint = 'Cancel it, and enqueue it anew with run_at or delay.';
-end
-$$;
-comment on function holdfast.refuse_reschedule(uuid) is 'Raise the error for a job that does not wait for its time.';

@@ -201,14 +201,9 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
-declare
-  known holdfast.schedule;
 begin
-  select s.* into known from holdfast.schedule s where s.name = known_schedule.name for update;
-  if not found then
-    perform holdfast.refuse_schedule(known_schedule.name);
-  end if;
-  return known;
+  perform from holdfast.schedule s where s.name = known_schedule.name for update;
+  return holdfast.seen_schedule(known_schedule.name);
 end
 $$;
 comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
