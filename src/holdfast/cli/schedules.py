@@ -24,7 +24,7 @@ _SHOWN = 5
 @click.group(cls=Actions)
 @common_options
 def schedule() -> None:
-    """Jobs at regular times: list, show, add, change, pause, resume, remove, run, next."""
+    """List schedules; add, change, pause, run and remove them."""
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
