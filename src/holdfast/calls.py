@@ -88,7 +88,7 @@ _enqueue = _function(
     value="text",
 )
 # The same with what most jobs say: half the values to send and to read.
-_enqueue_usual = Function("enqueue", dict(list(_enqueue.parameters.items())[:4]), value="text")
+_enqueue_usual = Function("enqueue", dict(list(_enqueue.parameters.items())[:4]), value=_enqueue.value)
 _enqueue_many = _function(
     "enqueue_many",
     "tasks text[], payloads jsonb[], queues text[], priorities integer[], run_ats timestamptz[], "

@@ -21,11 +21,10 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import calls, embedded, limits, schedules, schema
+from holdfast import calls, embedded, limits, schema
 from holdfast.calls import AttemptError, Call, Cancelled, Dead, PolicyRow, QueueRow, Stat, WorkerRow
 from holdfast.database import Database, aload_on, arun_on, load_on, run_on
-from holdfast.errors import BadValue, JobNotFound, UnknownOption, suggest
-from holdfast.events import emit
+from holdfast.errors import JobNotFound, UnknownOption, suggest
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.retry import RetryPolicy
@@ -418,25 +417,10 @@ class Holdfast:
     def _declare(self) -> None:
         """Write down what the tasks say of themselves, where no operator has said otherwise."""
         for task in self.tasks:
-            policy, attempts, times = (
-                task.settings.retry,
-                task.settings.max_attempts,
-                task.settings.schedule,
-            )
+            policy, attempts = task.settings.retry, task.settings.max_attempts
             if policy is not None or attempts is not None:
                 self.run(calls.set_retry_policy(task.name, policy, max_attempts=attempts, declared=True))
-            if times is not None:
-                try:
-                    self.run(schedules.declared(task, times))
-                except BadValue as error:
-                    if error.field == "schedule":
-                        raise
-                    raise schedules.refused(task, error.message, error.hint) from error
-        scheduled = {task.name for task in self.tasks if task.settings.schedule is not None}
-        if scheduled:
-            for row in self.run(calls.list_schedules(0)):
-                if row.name in scheduled and not row.declared:
-                    emit("schedule.kept", name=row.name, words=row.words, reason="an operator has changed it")
+        self.schedules.declare(self.tasks)
 
     def run(self, call: Call[T], *, conn: Any = None) -> T:
         """Carry a call: on the caller's own connection, else through the pool."""

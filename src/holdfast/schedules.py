@@ -7,7 +7,7 @@ They are stored at once, in the transaction of `conn` if one is given. Methods t
 async twins with the prefix `a`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,8 +19,9 @@ import msgspec
 from holdfast import calls, limits, schedule
 from holdfast.calls import Call, ScheduleRow
 from holdfast.errors import BadArguments, BadValue, UnknownOption
+from holdfast.events import emit
 from holdfast.job import NewJob
-from holdfast.schedule import Missed, Schedule
+from holdfast.schedule import Missed
 from holdfast.task import JobHandle, Task, named_job
 
 T = TypeVar("T")
@@ -112,6 +113,27 @@ class Schedules:
     ) -> datetime:
         return await self._carrier.arun(_change(name, job, payload, options), conn=conn)
 
+    def declare(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """Write down what `@hf.task(schedule=…)` says; each schedule has the name of its task.
+
+        Where an operator has said otherwise, that stays, and `schedule.kept` tells.
+        """
+        scheduled = {task.name: task for task in tasks if task.settings.schedule is not None}
+        for name, task in scheduled.items():
+            times = task.settings.schedule
+            assert times is not None  # noqa: S101 - they were chosen by it
+            try:
+                said = {**_job(task), **asdict(times)}
+                self._carrier.run(calls.add_schedule(name, said, declared=True))
+            except BadArguments as error:
+                hint = "Give them defaults, or use hf.schedules.add(name, task.call(…), cron=…)."
+                raise _refused(task, f"the task needs arguments: {error.message}", hint) from error
+            except BadValue as error:
+                raise _refused(task, error.message, error.hint) from error
+        for row in self._carrier.run(calls.list_schedules(0)) if scheduled else ():
+            if row.name in scheduled and not row.declared:
+                emit("schedule.kept", name=row.name, words=row.words, reason="an operator has changed it")
+
     def pause(self, name: str, *, conn: Any = None) -> bool:
         """Let its times pass without a job; whether it was running."""
         return self._carrier.run(calls.pause_schedule(name), conn=conn)
@@ -156,20 +178,7 @@ class Schedules:
         return await self._carrier.arun(calls.upcoming(name, amount))
 
 
-def declared(task: Task[..., Any], times: Schedule) -> Call[datetime]:
-    """What `@hf.task(schedule=…)` says: the schedule has the name of the task."""
-    try:
-        job = _job(task)
-    except BadArguments as error:
-        raise refused(
-            task,
-            f"the task needs arguments: {error.message}",
-            hint="Give them defaults, or use hf.schedules.add(name, task.call(…), cron=…).",
-        ) from error
-    return calls.add_schedule(task.name, {**job, **asdict(times)}, declared=True)
-
-
-def refused(task: Task[..., Any], why: str, hint: str | None = None) -> BadValue:
+def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:
     """The error for a schedule beside a task, which must say which task that is."""
     times = task.settings.schedule
     return limits.refused(

@@ -1,9 +1,9 @@
 """Commands about schedules: add, change, list, show, pause, resume, remove, run, next."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
@@ -17,6 +17,8 @@ from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
 from holdfast.errors import nearest
 from holdfast.limits import ATTEMPTS
+
+T = TypeVar("T")
 
 _SHOWN = 5
 
@@ -91,7 +93,7 @@ def change(settings: Settings, /, name: str, *, task: str | None, payload: Any, 
     if payload is not None:
         said["payload"] = payload
     with settings.connect() as hf:
-        _known(hf, name)
+        _rows(hf, [name])
         hf.schedules.change(name, task, **said)
         _show(settings, _known(hf, name))
 
@@ -155,10 +157,7 @@ def remove(settings: Settings, names: tuple[str, ...]) -> None:
 @pass_settings
 def run(settings: Settings, names: tuple[str, ...]) -> None:
     """Run the jobs of these schedules now, besides their times; prints the ids."""
-    with settings.connect() as hf:
-        for name in names:
-            _known(hf, name)
-        started = [(name, hf.schedules.run(name).id) for name in dict.fromkeys(names)]
+    started = _of_each(settings, names, lambda hf, name: hf.schedules.run(name).id)
     if settings.as_json:
         show_json([{"name": name, "id": job_id} for name, job_id in started])
         return
@@ -193,19 +192,31 @@ def next_(settings: Settings, cron: str, *, zone: str, amount: int) -> None:
 
 
 def _known(hf: Holdfast, name: str) -> ScheduleRow:
-    rows = {row.name: row for row in hf.schedules.list(upcoming=_SHOWN)}
-    if name in rows:
-        return rows[name]
-    near = nearest(name, rows)
-    hint = f"Did you mean {near!r}?" if near else "See holdfast schedule list."
-    raise click.UsageError(f"There is no schedule {name!r}. {hint}")
+    return _rows(hf, [name], upcoming=_SHOWN)[name]
+
+
+def _rows(hf: Holdfast, names: Iterable[str], *, upcoming: int = 0) -> dict[str, ScheduleRow]:
+    """All there are, by name; a usage error if one of these is not among them."""
+    rows = {row.name: row for row in hf.schedules.list(upcoming=upcoming)}
+    for name in names:
+        if name not in rows:
+            near = nearest(name, rows)
+            hint = f"Did you mean {near!r}?" if near else "See holdfast schedule list."
+            raise click.UsageError(f"There is no schedule {name!r}. {hint}")
+    return rows
+
+
+def _of_each(
+    settings: Settings, names: Iterable[str], action: Callable[[Holdfast, str], T]
+) -> list[tuple[str, T]]:
+    """What comes of each; of none, if one is unknown."""
+    with settings.connect() as hf:
+        _rows(hf, names)
+        return [(name, action(hf, name)) for name in dict.fromkeys(names)]
 
 
 def _each(settings: Settings, names: tuple[str, ...], action: Callable[[Holdfast, str], str]) -> None:
-    with settings.connect() as hf:
-        for name in names:
-            _known(hf, name)
-        outcomes = [(name, action(hf, name)) for name in dict.fromkeys(names)]
+    outcomes = _of_each(settings, names, action)
     if settings.as_json:
         show_json([{"name": name, "outcome": outcome} for name, outcome in outcomes])
     else:
@@ -255,7 +266,7 @@ def _next(row: ScheduleRow) -> str:
 
 
 def _then(row: ScheduleRow) -> str:
-    """The times after the next one; the day only where it is another."""
+    """The times to come; the day only where it is another."""
     said, day = list[str](), None
     for moment in (moment.astimezone() for moment in row.upcoming):
         said.append(

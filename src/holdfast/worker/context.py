@@ -113,8 +113,8 @@ class Context:
         if percent is not None:
             percent = limits.number("percent", percent, 0, 100)
         for field, text in (("stage", stage), ("message", message)):
-            if text is not None and not isinstance(text, str):
-                raise limits.refused(field, text, "must be text")
+            if text is not None:
+                limits.text(field, text)
         if stage is not None and len(stage) > _STAGE_LENGTH:
             raise limits.refused("stage", stage, f"must have at most {_STAGE_LENGTH} characters")
         last = self._note or ProgressNote(None, None, None)

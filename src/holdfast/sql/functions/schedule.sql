@@ -3,7 +3,7 @@
 -- Whoever looks, a worker or cron, locks the schedules that are due, puts their jobs
 -- on the queue and sets `next_at` to the next tick, all in one transaction. So a
 -- crash leaves either both or neither, and nobody waits for anybody: a locked
--- schedule is in good hands. The primary key of `schedule_tick` is the last word.
+-- schedule is looked at a little later. The primary key of `schedule_tick` is the last word.
 --
 -- Ticks that came while nothing ran:
 --
@@ -220,23 +220,12 @@ declare
 begin
   select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
   if not found then
-    perform holdfast.refuse_schedule(seen_schedule.name);
+    perform holdfast.refuse_value('name', seen_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
   end if;
   return known;
 end
 $$;
 comment on function holdfast.seen_schedule(text) is 'A schedule by its name; refused if there is none.';
-
-create or replace function holdfast.refuse_schedule(name text)
-returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  perform holdfast.refuse_value('name', name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
-end
-$$;
-comment on function holdfast.refuse_schedule(text) is 'Raise the error for a name that no schedule has.';
 
 create or replace function holdfast.pause_schedule(name text)
 returns boolean
@@ -321,6 +310,7 @@ end
 $$;
 comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
 
+drop function if exists holdfast.refuse_schedule(text); -- it had but one caller
 drop function if exists holdfast.list_schedules(); -- when it had no words
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
@@ -360,15 +350,14 @@ begin
   if amount is null or amount not between 0 and 1000 then
     perform holdfast.refuse_value('amount', amount::text, 'must be between 0 and 1000');
   end if;
-  for n in 1..case when given.paused_at is null then amount else 0 end loop
-    return next tick;
-    tick := holdfast.tick_after(given, tick);
-  end loop;
-exception when sqlstate 'HF008' then
-  -- A zone that this server does not know any more; its row says so in `error`.
-  if amount is null or amount not between 0 and 1000 then
-    raise;
-  end if;
+  begin
+    for n in 1..case when given.paused_at is null then amount else 0 end loop
+      return next tick;
+      tick := holdfast.tick_after(given, tick);
+    end loop;
+  exception when sqlstate 'HF008' then
+    null; -- a zone that this server does not know any more; its row says so in `error`
+  end;
 end
 $$;
 comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is 'The next times of a schedule that is at hand.';
