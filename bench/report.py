@@ -74,6 +74,17 @@ TABLES: list[tuple[str, list[Column]]] = [
             ("with by without", "producers", "ratio", "share"),
         ],
     ),
+    (
+        "Holdfast alone: progress and results",
+        [
+            ("ctx.progress(n), µs", "spoken", "progress_us", "share"),
+            ("with stage and message", "spoken", "in_full_us", "share"),
+            ("ctx.track, µs an item", "spoken", "track_us", "share"),
+            ("enqueue to result p50, ms", "awaited", "p50", "ms"),
+            ("p99", "awaited", "p99", "ms"),
+            ("1,000 enqueued and gathered, s", "awaited", "thousand_s", "share"),
+        ],
+    ),
 ]
 
 

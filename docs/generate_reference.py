@@ -40,6 +40,9 @@ GROUPS = {
     "Producing": "enqueue enqueue_many lane places",
     "Consuming": "register claim claimed heartbeat sleep leave disown not_held cancels channel",
     "Reporting": "complete fail snooze release finish start progress progress_many",
+    "Inside a job": "publish publish_many read_events event_cursor keep_step job_steps keep_checkpoint "
+    "job_checkpoint memory",
+    "Waiting for the end": "await_jobs await_no_more ends",
     "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",
     "Operating": "cancel cancel_many cancel_matching run_now reschedule pause resume",
     "Retry policies": "set_retry_policy reset_retry_policy list_retry_policies retry_delay",

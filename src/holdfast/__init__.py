@@ -1,5 +1,6 @@
 """A job queue that lives in PostgreSQL."""
 
+from holdfast.calls import Event
 from holdfast.client import Holdfast, Job
 from holdfast.errors import (
     BadArguments,
@@ -11,6 +12,8 @@ from holdfast.errors import (
     HoldfastError,
     IdConflict,
     IllegalTransition,
+    JobCancelled,
+    JobFailed,
     JobNotFound,
     LeaseLost,
     NotHeld,
@@ -37,12 +40,15 @@ __all__ = [
     "Context",
     "DatabaseUnavailable",
     "Done",
+    "Event",
     "GiveUp",
     "Holdfast",
     "HoldfastError",
     "IdConflict",
     "IllegalTransition",
     "Job",
+    "JobCancelled",
+    "JobFailed",
     "JobNotFound",
     "JobSnapshot",
     "JobState",

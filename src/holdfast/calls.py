@@ -222,6 +222,9 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     retry: bool | None = None
     delay: timedelta | None = None
     seconds: float | None = None
+    # What must be on record before it.
+    events: "list[Published]" = []
+    note: "Progress | None" = None
 
 
 _complete = _function("complete", "id uuid, lease uuid, result jsonb")
@@ -296,9 +299,21 @@ _start = _function(
 _not_held = _function("not_held", "ids uuid[], leases uuid[]", "not_held::text")
 _progress_many = _function(
     "progress_many",
-    "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[]",
+    "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[], steps text[], "
+    "states jsonb[]",
     "progress_many::text",
 )
+_publish_many = _function(
+    "publish_many",
+    "ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[]",
+    "publish_many::text",
+)
+_keep_step = _function(
+    "keep_step",
+    "id uuid, lease uuid, name text, result jsonb, duration double precision",
+    "keep_step::text",
+)
+_memory = _function("memory", "id uuid", "state::text, names, results")
 
 
 def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
@@ -324,6 +339,10 @@ class Progress(NamedTuple):
     percent: int | None
     stage: str | None
     message: str | None
+    # Empty once the step has ended.
+    step: str | None = None
+    # A checkpoint, as JSON text.
+    state: str | None = None
 
 
 def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
@@ -335,7 +354,53 @@ def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
         arrays.numbers([report.percent for report in reports]),
         arrays.texts([report.stage for report in reports]),
         arrays.texts([report.message for report in reports]),
+        _given([report.step for report in reports]),
+        _given([report.state for report in reports]),
     )
+
+
+class Published(NamedTuple):
+    """An event of a handler, numbered under its lease; `data` is JSON text."""
+
+    id: str
+    lease: str
+    number: int
+    name: str
+    data: str | None
+
+
+def publish_many(events: Sequence[Published]) -> Call[list[str]]:
+    """Write these events, each once; answers with the jobs that are no longer held."""
+    return _publish_many.plain(
+        _column,
+        arrays.words([event.id for event in events]),
+        arrays.words([event.lease for event in events]),
+        arrays.numbers([event.number for event in events]),
+        arrays.texts([event.name for event in events]),
+        arrays.texts([event.data for event in events]),
+    )
+
+
+def keep_step(job_id: str, lease: str, name: str, result: str, seconds: float) -> Call[str | None]:
+    """Answers with the result that is kept, as JSON text."""
+    return _keep_step(_one, job_id, lease, name, result, seconds)
+
+
+class Memory(NamedTuple):
+    """What an attempt goes on from, as JSON text: a checkpoint, and the results of finished steps."""
+
+    state: str | None
+    steps: dict[str, str]
+
+
+def memory(job_id: str) -> Call[Memory]:
+    def read(rows: Rows) -> Memory:
+        if not rows:
+            return Memory(None, {})
+        state, names, results = rows[0]
+        return Memory(state, dict(zip(names, results, strict=True)))
+
+    return _memory(read, job_id)
 
 
 # A worker's life.
@@ -642,10 +707,10 @@ def cron_in_words(cron: str) -> Call[str]:
 
 # Dead letters.
 
-_replay = _function("replay", "id uuid")
+_replay = _function("replay", "id uuid, start_over boolean")
 _purge = _function("purge", "id uuid")
 _DEAD = "queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer"
-_replay_many = _function("replay_many", _DEAD)
+_replay_many = _function("replay_many", f"{_DEAD}, start_over boolean")
 _purge_many = _function("purge_many", _DEAD)
 
 
@@ -660,16 +725,16 @@ class Dead(NamedTuple):
     amount: int | None = None
 
 
-def replay(job_id: UUID) -> Call[str]:
-    return _replay(_one, job_id)
+def replay(job_id: UUID, *, start_over: bool = False) -> Call[str]:
+    return _replay(_one, job_id, start_over)
 
 
 def purge(job_id: UUID) -> Call[None]:
     return _purge(_nothing, job_id)
 
 
-def replay_many(dead: Dead) -> Call[int]:
-    return _replay_many(_one, *dead)
+def replay_many(dead: Dead, *, start_over: bool = False) -> Call[int]:
+    return _replay_many(_one, *dead, start_over)
 
 
 def purge_many(dead: Dead) -> Call[int]:
@@ -681,7 +746,7 @@ def purge_many(dead: Dead) -> Call[int]:
 _SNAPSHOT = (
     "id, queue, task, payload::text, priority, state, attempt, max_attempts, run_at, created_at, claimed_at, "
     "started_at, finished_at, changed_at, duration, worker, worker_name, lease, progress, stage, message, "
-    "result::text, last_error, cancel_requested_at, headers::text"
+    "result::text, last_error, cancel_requested_at, headers::text, step, time_left, events"
 )
 _SNAPSHOT_FIELDS = tuple(column.removesuffix("::text") for column in _SNAPSHOT.split(", "))
 _JSON_FIELDS = frozenset({"payload", "result", "headers"})
@@ -690,6 +755,10 @@ _job = _function("job", "id uuid", _SNAPSHOT)
 _list_jobs = _function("list_jobs", "queue text, task text, state text, amount integer", _SNAPSHOT)
 _list_dead = _function("list_dead", _DEAD, _SNAPSHOT)
 _job_errors = _function("job_errors", "id uuid")
+_job_steps = _function("job_steps", "id uuid")
+_job_checkpoint = _function("job_checkpoint", "id uuid")
+_read_events = _function("read_events", "job_id uuid, queue text, after text, amount integer")
+_event_cursor = _function("event_cursor", "job_id uuid")
 _stats = _function("stats")
 _list_queues = _function("list_queues")
 _list_workers = _function("list_workers")
@@ -728,6 +797,80 @@ class AttemptError(NamedTuple):
 
 def job_errors(job_id: UUID) -> Call[list[AttemptError]]:
     return _job_errors(lambda rows: [AttemptError._make(row) for row in rows], job_id)
+
+
+class StepRow(NamedTuple):
+    """A step that a job has finished."""
+
+    name: str
+    result: Any
+    attempt: int
+    worker: UUID | None
+    finished_at: datetime
+    duration: timedelta | None
+
+
+def job_steps(job_id: UUID) -> Call[list[StepRow]]:
+    return _job_steps(lambda rows: [StepRow._make(row) for row in rows], job_id)
+
+
+def job_checkpoint(job_id: UUID) -> Call[dict[str, Any] | None]:
+    return _job_checkpoint(_one, job_id)
+
+
+class Event(NamedTuple):
+    """What happened to a job, or what its handler published. `cursor` is where to go on after it."""
+
+    id: int
+    job_id: UUID
+    queue: str
+    task: str
+    name: str
+    attempt: int
+    data: Any
+    at: datetime
+    cursor: str
+
+
+def read_events(
+    *, job_id: UUID | None, queue: str | None, after: str | None, amount: int = 1000
+) -> Call[list[Event]]:
+    return _read_events(lambda rows: [Event._make(row) for row in rows], job_id, queue, after, amount)
+
+
+def event_cursor(job_id: UUID | None) -> Call[str]:
+    """Answers with the cursor of this moment in the events of a job, or else of a queue or all."""
+    return _event_cursor(_one, job_id)
+
+
+# Waiting for the end.
+
+_await_jobs = _function("await_jobs", "ids uuid[], channel text")
+_await_no_more = _function("await_no_more", "ids uuid[], channel text")
+_ends = _function("ends", "ids uuid[]", "id::text, task, state, result::text, error")
+
+
+class End(NamedTuple):
+    """How a job has ended; `result` is JSON text, `state` is `None` where there is no such job."""
+
+    id: str
+    task: str | None
+    state: str | None
+    result: str | None
+    error: str | None
+
+
+def await_jobs(ids: Sequence[str], channel: str) -> Call[None]:
+    return _await_jobs.plain(_nothing, arrays.words(ids), channel)
+
+
+def await_no_more(ids: Sequence[str], channel: str) -> Call[None]:
+    return _await_no_more.plain(_nothing, arrays.words(ids), channel)
+
+
+def ends(ids: Sequence[str]) -> Call[list[End]]:
+    """Answers for those that have ended."""
+    return _ends.plain(lambda rows: [End._make(row) for row in rows], arrays.words(ids))
 
 
 class Stat(NamedTuple):

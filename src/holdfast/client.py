@@ -12,9 +12,12 @@ Methods that talk to the database have async twins with the prefix `a`.
 """
 
 import asyncio
+import concurrent.futures
+import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
@@ -22,20 +25,35 @@ from uuid import UUID
 import msgspec
 
 from holdfast import calls, embedded, limits, schema
-from holdfast.calls import AttemptError, Call, Cancelled, Dead, PolicyRow, QueueRow, Stat, WorkerRow
+from holdfast.calls import (
+    AttemptError,
+    Call,
+    Cancelled,
+    Dead,
+    End,
+    Event,
+    PolicyRow,
+    QueueRow,
+    Stat,
+    StepRow,
+    WorkerRow,
+)
 from holdfast.database import Database, aload_on, arun_on, load_on, run_on
-from holdfast.errors import JobNotFound, UnknownOption, suggest
+from holdfast.errors import HoldfastError, JobCancelled, JobFailed, JobNotFound, UnknownOption, suggest
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.retry import RetryPolicy
 from holdfast.schedules import Schedules
 from holdfast.secret import mask_dsn
 from holdfast.task import JobHandle, Registry, Task, named_job
+from holdfast.waiting import Waiting
 
 if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
 
 CANCEL_BATCH = 10_000
+EMPTY_LOOKS = 20
+AT_ONCE = 0.2
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -107,12 +125,15 @@ class Job(JobHandle[R], Generic[R]):
     async def agive_up(self, reason: str | None = None) -> JobState:
         return JobState(await self._holdfast.arun(calls.give_up(self.id, reason)))
 
-    def replay(self) -> JobState:
-        """Put it back on its queue, once it is dead: the same job, with attempts from 0."""
-        return JobState(self._holdfast.run(calls.replay(self.id)))
+    def replay(self, *, start_over: bool = False) -> JobState:
+        """Put it back on its queue, once it is dead: the same job, with attempts from 0.
 
-    async def areplay(self) -> JobState:
-        return JobState(await self._holdfast.arun(calls.replay(self.id)))
+        It goes on after the steps that it has finished, unless it is to start over.
+        """
+        return JobState(self._holdfast.run(calls.replay(self.id, start_over=_start_over(start_over))))
+
+    async def areplay(self, *, start_over: bool = False) -> JobState:
+        return JobState(await self._holdfast.arun(calls.replay(self.id, start_over=_start_over(start_over))))
 
     def purge(self) -> None:
         """Remove it for good, once it is dead, with its errors."""
@@ -127,6 +148,63 @@ class Job(JobHandle[R], Generic[R]):
 
     async def aerrors(self) -> list[AttemptError]:
         return await self._holdfast.arun(calls.job_errors(self.id))
+
+    def steps(self) -> list[StepRow]:
+        """The steps that it has finished, in their order."""
+        return self._holdfast.run(calls.job_steps(self.id))
+
+    async def asteps(self) -> list[StepRow]:
+        return await self._holdfast.arun(calls.job_steps(self.id))
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """What its handler kept last with `ctx.checkpoint`."""
+        return self._holdfast.run(calls.job_checkpoint(self.id))
+
+    async def acheckpoint(self) -> dict[str, Any] | None:
+        return await self._holdfast.arun(calls.job_checkpoint(self.id))
+
+    def result(self, timeout: timedelta | float | None = None) -> R:
+        """Wait for its end; what the handler returned.
+
+        Raises `JobFailed` if it is dead, `JobCancelled` if it was called off, `JobNotFound` if there is no
+        such job, and `TimeoutError` if it has not ended within so many seconds.
+        """
+        (result,) = self._holdfast.gather([self], timeout=timeout)
+        return result  # type: ignore[no-any-return]  # as its task says, if it is known here
+
+    async def aresult(self, timeout: timedelta | float | None = None) -> R:  # noqa: ASYNC109 - the twin of result
+        (result,) = await self._holdfast.agather([self], timeout=timeout)
+        return result  # type: ignore[no-any-return]
+
+    def watch(self, *, poll: float = 0.5) -> Iterator[JobSnapshot]:
+        """The job as it is now, and again whenever it has changed, until it has ended."""
+        last = None
+        while last is None or not last.state.final:
+            snapshot = self.refresh()
+            if snapshot != last:
+                yield snapshot
+            last = snapshot
+            if not last.state.final:
+                time.sleep(limits.number("poll", poll, 0.01, 3600))
+
+    async def awatch(self, *, poll: float = 0.5) -> AsyncIterator[JobSnapshot]:
+        last = None
+        while last is None or not last.state.final:
+            snapshot = await self.arefresh()
+            if snapshot != last:
+                yield snapshot
+            last = snapshot
+            if not last.state.final:
+                await asyncio.sleep(limits.number("poll", poll, 0.01, 3600))
+
+    def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Iterator[Event]:
+        """Its events: those that were, then those that come, until it has ended. See `hf.events`."""
+        return self._holdfast.events(job_id=self.id, after=after, follow=follow, poll=poll)
+
+    def aevents(
+        self, *, after: str | None = None, follow: bool = True, poll: float = 0.5
+    ) -> AsyncIterator[Event]:
+        return self._holdfast.aevents(job_id=self.id, after=after, follow=follow, poll=poll)
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"
@@ -162,6 +240,7 @@ class Holdfast:
         self._lock = threading.RLock()
         self._database: Database | None = None
         self._server: embedded.Server | None = None
+        self._waiting: Waiting | None = None
 
     @property
     def dsn(self) -> str:
@@ -315,6 +394,130 @@ class Holdfast:
     async def aresume(self, queue: str) -> None:
         await self.arun(calls.resume(queue))
 
+    # Waiting and following.
+
+    def gather(
+        self,
+        jobs: Iterable[JobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Wait for the end of all of these; their results, in the same order.
+
+        If one has none, what `job.result()` would raise is raised at once, or stands in its place with
+        `return_exceptions`.
+        """
+        waits, seconds = _Waits(self, jobs), _seconds(timeout)
+        if waits.missing and seconds is not None and seconds < AT_ONCE:  # who cannot wait asks once
+            for end in self.run(calls.ends(waits.missing)):
+                waits.look(end, return_exceptions)
+        waits.begin()
+        try:
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                for future in concurrent.futures.as_completed(waits.futures, seconds):
+                    waits.look(future.result(), return_exceptions)
+            return waits.results(return_exceptions, seconds)
+        finally:
+            waits.drop()
+
+    async def agather(
+        self,
+        jobs: Iterable[JobHandle[Any]],
+        *,
+        timeout: timedelta | float | None = None,  # noqa: ASYNC109 - the twin of gather
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        waits, seconds = _Waits(self, jobs), _seconds(timeout)
+        if waits.missing and seconds is not None and seconds < AT_ONCE:
+            for end in await self.arun(calls.ends(waits.missing)):
+                waits.look(end, return_exceptions)
+        waits.begin()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    for future in asyncio.as_completed(map(asyncio.wrap_future, waits.futures)):
+                        waits.look(await future, return_exceptions)
+            return waits.results(return_exceptions, seconds)
+        finally:
+            waits.drop()
+
+    def events(
+        self,
+        *,
+        job_id: UUID | str | None = None,
+        queue: str | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        poll: float = 0.5,
+    ) -> Iterator[Event]:
+        """The events of a job, of a queue, or of all: those that were, in order, then those that come.
+
+        Each has the `cursor` to go on `after` it, also in another process: none is missed and none comes
+        twice, whenever its transaction commits. `after="now"` leaves out those that were, and `follow=False`
+        those that come. Those of one job end with the job.
+        """
+        feed = _Feed(job_id, queue, after, poll)
+        if after == "now":
+            feed.after = self.run(feed.now())
+        while True:
+            ahead: str | None = None
+            if feed.quiet:
+                ahead = self.run(feed.now())
+            page = self.run(feed.read())
+            yield from feed.take(page, ahead)
+            if page:
+                continue
+            if feed.over or (not follow and feed.job is None):
+                return
+            ends = self.run(calls.ends([str(feed.job)])) if feed.job is not None else []
+            if feed.is_over(ends) and follow:
+                feed.over = True  # and once more, for what came before its end
+            elif not follow:
+                return
+            else:
+                time.sleep(feed.poll)
+
+    async def aevents(
+        self,
+        *,
+        job_id: UUID | str | None = None,
+        queue: str | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        poll: float = 0.5,
+    ) -> AsyncIterator[Event]:
+        feed = _Feed(job_id, queue, after, poll)
+        if after == "now":
+            feed.after = await self.arun(feed.now())
+        while True:
+            ahead: str | None = None
+            if feed.quiet:
+                now = await self.arun(feed.now())
+                ahead = now
+            page = await self.arun(feed.read())
+            for event in feed.take(page, ahead):
+                yield event
+            if page:
+                continue
+            if feed.over or (not follow and feed.job is None):
+                return
+            ends = await self.arun(calls.ends([str(feed.job)])) if feed.job is not None else []
+            if feed.is_over(ends) and follow:
+                feed.over = True
+            elif not follow:
+                return
+            else:
+                await asyncio.sleep(feed.poll)
+
+    @property
+    def waiting(self) -> Waiting:
+        """Who waits in this process for the end of jobs."""
+        with self._lock:
+            if self._waiting is None:
+                self._waiting = Waiting(self.database)
+            return self._waiting
+
     # Calling off.
 
     def cancel(self, ids: Iterable[UUID | str]) -> dict[UUID, str | None]:
@@ -355,15 +558,30 @@ class Holdfast:
         return await self.arun(calls.list_dead(_dead(which, amount=amount)))
 
     def replay(
-        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+        self,
+        *,
+        everything: bool = False,
+        amount: int | None = None,
+        start_over: bool = False,
+        **which: Unpack[DeadKeywords],
     ) -> int:
-        """Put the dead jobs that match back on their queues, oldest first; how many."""
-        return self.run(calls.replay_many(_dead(which, amount=amount, everything=everything)))
+        """Put the dead jobs that match back on their queues, oldest first; how many.
+
+        They go on after the steps that they have finished, unless they are to start over.
+        """
+        dead = _dead(which, amount=amount, everything=everything)
+        return self.run(calls.replay_many(dead, start_over=_start_over(start_over)))
 
     async def areplay(
-        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+        self,
+        *,
+        everything: bool = False,
+        amount: int | None = None,
+        start_over: bool = False,
+        **which: Unpack[DeadKeywords],
     ) -> int:
-        return await self.arun(calls.replay_many(_dead(which, amount=amount, everything=everything)))
+        dead = _dead(which, amount=amount, everything=everything)
+        return await self.arun(calls.replay_many(dead, start_over=_start_over(start_over)))
 
     def purge(
         self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
@@ -432,6 +650,9 @@ class Holdfast:
     def close(self) -> None:
         """Close the connections, and leave the embedded server if there is one."""
         with self._lock:
+            if self._waiting is not None:
+                self._waiting.close()
+                self._waiting = None
             if self._database is not None:
                 self._database.close()
                 self._database = None
@@ -451,6 +672,129 @@ class Holdfast:
     def __repr__(self) -> str:
         where = self._database.dsn if self._database else self._given or os.environ.get("HOLDFAST_DSN")
         return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
+
+
+class _Waits:
+    """The ends of some jobs, as they come."""
+
+    def __init__(self, holdfast: Holdfast, jobs: Iterable[JobHandle[Any]]) -> None:
+        if isinstance(jobs, JobHandle):
+            raise limits.refused("jobs", jobs, "must be a list of jobs", hint="Write [job], or job.result().")
+        jobs = list(jobs)
+        for job in jobs:
+            if not isinstance(job, JobHandle):
+                raise limits.refused("jobs", job, "must be jobs", hint="hf.job(id) makes one of an id.")
+        self._tasks = holdfast.tasks
+        self._ids = [str(job.id) for job in jobs]
+        self._ends: dict[str, End] = {}
+        self._waiting = holdfast.waiting
+        self._asked: list[str] = []
+        self.futures: list[concurrent.futures.Future[End]] = []
+
+    @property
+    def missing(self) -> list[str]:
+        return [job_id for job_id in self._ids if job_id not in self._ends]
+
+    def begin(self) -> None:
+        self._asked = self.missing
+        self.futures = self._waiting.add(self._asked)
+
+    def look(self, end: End, return_exceptions: bool) -> None:
+        self._ends[end.id] = end
+        if not return_exceptions and (error := _failure(end)) is not None:
+            raise error
+
+    def results(self, return_exceptions: bool, seconds: float | None) -> list[Any]:
+        if self.missing and not return_exceptions:
+            raise _late(self.missing, seconds)
+        return [self._result(job_id, seconds) for job_id in self._ids]
+
+    def _result(self, job_id: str, seconds: float | None) -> Any:
+        end = self._ends.get(job_id)
+        if end is None:
+            return _late([job_id], seconds)
+        if (error := _failure(end)) is not None:
+            return error
+        value = None if end.result is None else msgspec.json.decode(end.result)
+        known = end.task is not None and end.task in self._tasks
+        return self._tasks.get(end.task).decode_result(value) if known and end.task else value
+
+    def drop(self) -> None:
+        """Wait no more for those that have not ended."""
+        for job_id, future in zip(self._asked, self.futures, strict=True):
+            if not future.done():
+                self._waiting.drop(job_id, future)
+
+
+class _Feed:
+    """Where somebody is in the events of a job, a queue or all."""
+
+    def __init__(self, job_id: UUID | str | None, queue: str | None, after: str | None, poll: float) -> None:
+        if job_id is not None and queue is not None:
+            raise limits.refused("queue", queue, "give either job_id or queue")
+        self.job = None if job_id is None else limits.identity("job_id", job_id)
+        self.queue = None if queue is None else limits.name("queue", queue)
+        self.after = None if after is None else limits.text("after", after)
+        self.poll = limits.number("poll", poll, 0.01, 3600)
+        self.over = False
+        self._empty = 0
+
+    def now(self) -> Call[str]:
+        return calls.event_cursor(self.job)
+
+    def read(self) -> Call[list[Event]]:
+        return calls.read_events(job_id=self.job, queue=self.queue, after=self.after)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there was nothing for so long that the cursor is worth moving by itself.
+
+        Each look walks over what came since the cursor, also in other queues. One that was taken before a
+        look that found nothing is as good.
+        """
+        return self.job is None and self._empty >= EMPTY_LOOKS
+
+    def is_over(self, ends: list[End]) -> bool:
+        """Whether its job has ended; raises `JobNotFound` if there is none."""
+        for end in ends:
+            if end.state is None and self.after is None:
+                raise _unknown(UUID(end.id))
+        return bool(ends)
+
+    def take(self, page: list[Event], ahead: str | None) -> list[Event]:
+        self._empty = 0 if page or ahead else self._empty + 1
+        if page:
+            self.after = page[-1].cursor
+        elif ahead is not None:
+            self.after = ahead
+        return page
+
+
+def _late(ids: list[str], seconds: float | None) -> TimeoutError:
+    others = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
+    return TimeoutError(f"job {ids[0]}{others} has not ended within {seconds or 0:g} s")
+
+
+def _failure(end: End) -> HoldfastError | None:
+    """What to raise for a job that has no result."""
+    job_id = UUID(end.id)
+    match end.state:
+        case "completed":
+            return None
+        case "dead":
+            return JobFailed(f"job {job_id} is dead: {end.error}", id=job_id, error=end.error)
+        case "cancelled":
+            return JobCancelled(f"job {job_id} was cancelled", id=job_id, reason=end.error)
+        case _:
+            return _unknown(job_id)
+
+
+def _seconds(timeout: timedelta | float | None) -> float | None:
+    return None if timeout is None else limits.duration("timeout", timeout).total_seconds()
+
+
+def _start_over(start_over: bool) -> bool:
+    return limits.truth("start_over", start_over)
 
 
 def _reschedule(job_id: UUID, run_at: datetime | None, delay: timedelta | float | None) -> Call[datetime]:
@@ -528,9 +872,13 @@ def _state(state: JobState | str | None) -> JobState | None:
 
 def _known(snapshot: JobSnapshot | None, job_id: UUID) -> JobSnapshot:
     if snapshot is None:
-        raise JobNotFound(
-            f"there is no job {job_id}",
-            hint="Check the id; jobs are kept for the retention time after they finish.",
-            id=job_id,
-        )
+        raise _unknown(job_id)
     return snapshot
+
+
+def _unknown(job_id: UUID) -> JobNotFound:
+    return JobNotFound(
+        f"there is no job {job_id}",
+        hint="Check the id; jobs are kept for the retention time after they finish.",
+        id=job_id,
+    )

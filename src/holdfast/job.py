@@ -97,6 +97,8 @@ class JobSnapshot:
     progress: int | None = None
     stage: str | None = None
     message: str | None = None
+    step: str | None = None
+    events: int = 0
     result: Any = field(default=None, repr=False)
     last_error: str | None = None
     # timing
@@ -108,6 +110,8 @@ class JobSnapshot:
     changed_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     duration: timedelta | None = None
+    # An estimate of when it last said how far it is.
+    time_left: timedelta | None = None
 
 
 # How an attempt ends. A handler returns one of the first five, or any other value, which is its result.

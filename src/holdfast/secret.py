@@ -13,7 +13,7 @@ It is hidden from view, not encrypted: whoever may read the table can read the v
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Generic, NoReturn, TypeVar
@@ -71,6 +71,21 @@ def mask(payload: Any) -> Any:
             return [mask(value) for value in payload]
         case _:
             return payload
+
+
+def hide(value: Any, secrets: Sequence[str]) -> Any:
+    """A JSON value with `*****` in place of these secrets wherever they stand, and of every marked one."""
+    match value:
+        case str():
+            return scrub(value, secrets)
+        case dict() if MARK not in value:
+            return {scrub(str(key), secrets): hide(item, secrets) for key, item in value.items()}
+        case list() | tuple():
+            return [hide(item, secrets) for item in value]
+        case int() | float() if not isinstance(value, bool) and str(value) in secrets:
+            return MASK
+        case _:
+            return mask(value)
 
 
 def secrets_in(payload: Any) -> list[str]:

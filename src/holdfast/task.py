@@ -8,7 +8,7 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast import limits
 from holdfast.arguments import Arguments, alternatives
-from holdfast.calls import AttemptError
+from holdfast.calls import AttemptError, Event, StepRow
 from holdfast.encoding import Unstorable, from_hook, to_json
 from holdfast.errors import BadName, BadPayload, BadResult, HoldfastError, UnknownTask, nearest, suggest
 from holdfast.job import JobSnapshot, JobState, NewJob, Outcome
@@ -39,6 +39,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
+
+# As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
+RESULT_LIMIT = 64 * 1024 * 1024
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -86,10 +89,10 @@ class JobHandle(Generic[Result_co]):
     async def agive_up(self, reason: str | None = None) -> JobState:
         raise NotImplementedError
 
-    def replay(self) -> JobState:
+    def replay(self, *, start_over: bool = False) -> JobState:
         raise NotImplementedError
 
-    async def areplay(self) -> JobState:
+    async def areplay(self, *, start_over: bool = False) -> JobState:
         raise NotImplementedError
 
     def purge(self) -> None:
@@ -102,6 +105,38 @@ class JobHandle(Generic[Result_co]):
         raise NotImplementedError
 
     async def aerrors(self) -> list[AttemptError]:
+        raise NotImplementedError
+
+    def steps(self) -> list[StepRow]:
+        raise NotImplementedError
+
+    async def asteps(self) -> list[StepRow]:
+        raise NotImplementedError
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+    async def acheckpoint(self) -> dict[str, Any] | None:
+        raise NotImplementedError
+
+    def result(self, timeout: timedelta | float | None = None) -> Result_co:
+        raise NotImplementedError
+
+    async def aresult(self, timeout: timedelta | float | None = None) -> Result_co:  # noqa: ASYNC109
+        raise NotImplementedError
+
+    def watch(self, *, poll: float = 0.5) -> Iterator[JobSnapshot]:
+        raise NotImplementedError
+
+    def awatch(self, *, poll: float = 0.5) -> AsyncIterator[JobSnapshot]:
+        raise NotImplementedError
+
+    def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Iterator[Event]:
+        raise NotImplementedError
+
+    def aevents(
+        self, *, after: str | None = None, follow: bool = True, poll: float = 0.5
+    ) -> AsyncIterator[Event]:
         raise NotImplementedError
 
 
@@ -243,7 +278,7 @@ class Task(Generic[P, R]):
 def result_json(task: str, value: Any) -> str:
     """A result as JSON text; raises `BadResult`."""
     try:
-        return to_json(value).decode()
+        text = to_json(value).decode()
     except Unstorable as trouble:
         path = "result" + trouble.path
         raise BadResult(
@@ -252,6 +287,13 @@ def result_json(task: str, value: Any) -> str:
             task=task,
             path=path,
         ) from trouble
+    if len(text) > RESULT_LIMIT:
+        raise BadResult(
+            f"{task}: the handler's result has {len(text):,} characters of JSON",
+            hint=f"At most {RESULT_LIMIT:,} can be stored; store it elsewhere and return where it is.",
+            task=task,
+        )
+    return text
 
 
 class Registry:

@@ -91,6 +91,7 @@ def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
         situation(sql, Session(other))
         for _ in range(3):
             sql.value("advance")
+            sql("select holdfast.test_advance(%s)", 3)
         sql.enqueue_many(2 * BATCH)
         yield dsn
 

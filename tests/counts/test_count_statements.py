@@ -28,6 +28,7 @@ IN_ARRAYS = {"begin": 1, "select": 1, "enqueue_many": 10, "commit": 1}
 # One idle minute, with the few statements of its beginning. Caught: a duty that comes twice as often, a poll
 # that does not slow down, a duty that writes although there is nothing to do.
 IDLE = {"advance": 240, "claim": 62, "recover": 60, "promote": 61, "heartbeat": 12, "upkeep": 1}
+SOONER = {"counted": 0, "most": 10}
 IDLE_WRITES = {"counted": 84, "most": 90}
 IDLE_BYTES = {"counted": 12_721, "most": 16_000}
 LOOPS = 8  # claimer, promote, recover, advance, upkeep; heartbeat, keeper and watch in the keeper's thread
@@ -110,8 +111,12 @@ def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, wor
     until(lambda: len(passed) == LOOPS and min(passed.values()) >= 60, say=lambda: passed)
     statements, writes, size = counter.statements(), counter.writes(), counter.wal_bytes()
     print("\n", statements, writes, "writes", size, "bytes")  # noqa: T201 - to be recorded
-    for name, recorded in IDLE.items():
+    # Whoever falls asleep beside an open transaction looks again sooner, and asks each time whether it is over:
+    # here a minute may pass within the transaction of another duty.
+    sooner = statements["sleep"] - 1
+    for name, recorded in {**IDLE, "claim": IDLE["claim"] + sooner}.items():
         assert statements[name] <= recorded + 3, name
+    assert sooner <= SOONER["most"]
     assert statements["disown"] == 0, "no claim has failed"
     assert statements.total() <= sum(IDLE.values()) + 30
     assert writes <= IDLE_WRITES["most"]

@@ -33,6 +33,23 @@ async def hold(gate: str, ctx: Context) -> int:
     return os.getpid()
 
 
+@hf.task(name="climb")
+async def climb(log: str, gate: str, ctx: Context) -> list[int]:
+    """Five steps, each of which writes a line; after the third it waits until a file is there."""
+
+    def step(number: int) -> int:
+        with Path(log).open("a") as file:
+            file.write(f"{number} {os.getpid()}\n")
+        return number
+
+    done = []
+    for number in range(1, 6):
+        done.append(await ctx.astep(f"step {number}", step, number))
+        while number == 3 and not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - as above
+            await asyncio.sleep(0.01)
+    return done
+
+
 @hf.task(name="hold.thread")
 def hold_thread(gate: str) -> None:
     while not Path(gate).exists():

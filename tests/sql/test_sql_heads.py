@@ -161,7 +161,7 @@ def test_a_prepared_transaction_stops_the_heads(sql, flow):
     assert sql.value("advance") == 1
 
 
-def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, other, flow):
+def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, other, flow, clock):
     flow(1000)
     sql.value("advance")
     other("begin")
@@ -170,6 +170,7 @@ def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, o
     for _ in range(3):
         flow(5000)
         sql.value("advance")
+        clock.advance(seconds=3)
         safe = safe or heads(sql)[1]
     head, proven = heads(sql)
     assert head > proven + 10_000, "claims read from here"
@@ -187,29 +188,85 @@ def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, o
     assert head == proven > safe + 10_000
 
 
-def test_late_jobs_are_found_when_the_proof_comes(sql, other, flow):
+def test_late_jobs_are_found_when_the_proof_comes(sql, other, flow, clock):
     flow(1000)
     sql.value("advance")
     other("begin")
     late = other.enqueue()
-    for _ in range(3):
-        flow(5000)
-        sql.value("advance")
+    pass_by(sql, flow, clock)
     other("commit")
     assert sql.claim() == []
     sql.value("advance")
     assert [job.id for job in sql.claim()] == [late]
 
 
-def test_the_head_that_is_ahead_never_passes_the_sequence(sql, other, flow):
-    # `select last_value` reads up to 32 too high while others take numbers.
-    other("begin")
-    other.enqueue()
+def pass_by(sql, flow, clock):
+    """Let the head run ahead of a transaction that stays open."""
     for _ in range(3):
         flow(5000)
         sql.value("advance")
+        clock.advance(seconds=3)
+    head, proven = heads(sql)
+    assert head > proven + 10_000
+
+
+def test_the_head_that_is_ahead_never_passes_the_sequence(sql, other, flow, clock):
+    # `select last_value` reads up to 32 too high while others take numbers.
+    other("begin")
+    other.enqueue()
+    pass_by(sql, flow, clock)
     head, _ = heads(sql)
     assert head <= sql.one("select nextval('holdfast.job_seq')")
+
+
+def test_the_head_waits_a_while_for_a_large_transaction(sql, other, clock):
+    # Beside an idle worker, whose last note may be of long ago.
+    sql.enqueue_many(1000)
+    sql.finish(sql.claim_all())
+    sql.value("advance")
+    clock.advance(seconds=600)
+    other("begin")
+    large = other.enqueue_many(15_000)
+    for _ in range(3):
+        sql.value("advance")
+        clock.advance(seconds=2)
+    assert heads(sql)[0] <= other.one("select min(seq) from holdfast.job"), "two advances, 4 seconds"
+    other("commit")
+    assert [job.id for job in sql.claim(10)] == large[:10]
+
+
+def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, connect, flow, clock):
+    flow(1000)
+    sql.value("advance")
+    other("begin")
+    other.enqueue()
+    pass_by(sql, flow, clock)
+    sql.value("advance")
+    lately = connect()
+    lately("begin")
+    new = lately.enqueue_many(1500)
+    flow(15_000)
+    sql.value("advance")
+    lately("commit")
+    assert [job.id for job in sql.claim(10)] == new[:10]
+
+
+def test_the_head_goes_back_to_many_that_come_late(sql, other, connect, flow, clock):
+    flow(1000)
+    sql.value("advance")
+    stays = connect()
+    stays("begin")
+    stays.enqueue()  # the proof does not come meanwhile
+    other("begin")
+    late = other.enqueue_many(3000)
+    pass_by(sql, flow, clock)
+    other("commit")
+    after = sql.enqueue()
+    assert [job.id for job in sql.claim(1)] == [after]
+    place = sql.live(late[0]).seq
+    sql.value("advance")
+    assert heads(sql)[0] == sql.live(late[0]).seq == place, "none of them got a new place"
+    assert [job.id for job in sql.claim_all()] == late
 
 
 def test_whatever_stands_behind_a_head_is_found_and_reported(sql):

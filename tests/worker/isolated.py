@@ -66,3 +66,13 @@ def move(ctx: Context) -> None:
         conn.execute("insert into moved values (1)")
         ctx.set_result("moved")
     raise ValueError("too late")
+
+
+@hf.task(name="climb", isolation="process")
+def climb(ctx: Context) -> list[str]:
+    ctx.event("begun", {"attempt": ctx.attempt})
+    first = ctx.step("first", lambda: f"by {ctx.attempt}")
+    ctx.checkpoint({"row": ctx.state.get("row", 0) + 1})
+    if ctx.attempt == 1:
+        raise ValueError("the rope broke")
+    return [first, str(ctx.state["row"])]

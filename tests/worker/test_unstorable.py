@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Holdfast, JobState, Retry, Secret
 from holdfast.task import Task
-from holdfast.worker import finisher, outcome
+from holdfast.worker import finisher
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_result_that_contains_itself_fails_the_attempt(failed):
 
 
 def test_a_result_that_is_too_large_fails_the_attempt(failed, monkeypatch):
-    monkeypatch.setattr(outcome, "RESULT_LIMIT", 1000)
+    monkeypatch.setattr("holdfast.task.RESULT_LIMIT", 1000)
 
     async def handler():
         return "x" * 999

@@ -59,19 +59,23 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
 @common_options
 @_filters
 @_all
+@click.option("--start-over", is_flag=True, help="Do the steps again that they have finished.")
 @pass_settings
-def replay(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
+def replay(
+    settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, start_over: bool, **which: Any
+) -> None:
     """Put dead jobs back on their queues: by ID, or all that match.
 
-    They keep their id, payload and errors; attempts start again at 0. The exit code is 1 if a job is not
-    dead, or does not exist.
+    They keep their id, payload, errors and finished steps; attempts start again at 0. The exit code is 1 if
+    a job is not dead, or does not exist.
 
     \b
       holdfast replay 01890a5d-ac96-774b-bcce-b302099a8057
       holdfast replay --queue mail --error timeout
       holdfast replay --all
     """
-    _on_some(settings, ids, _given(which, everything=everything), Job.replay, Holdfast.replay)
+    one, many = partial(Job.replay, start_over=start_over), partial(Holdfast.replay, start_over=start_over)
+    _on_some(settings, ids, _given(which, everything=everything), one, many, done="Replayed")
 
 
 @click.command()
@@ -82,7 +86,7 @@ def replay(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **
 @pass_settings
 def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
     """Remove dead jobs for good, with their errors: by ID, or all that match."""
-    _on_some(settings, ids, _given(which, everything=everything), _purge, Holdfast.purge)
+    _on_some(settings, ids, _given(which, everything=everything), _purge, Holdfast.purge, done="Purged")
 
 
 @click.command()
@@ -101,6 +105,8 @@ def _on_some(
     which: dict[str, Any],
     to_one: Callable[[Job[Any]], str],
     to_many: Callable[..., int],
+    *,
+    done: str,
 ) -> None:
     if bool(ids) == bool(which):
         raise click.UsageError("Name jobs by ID, or say which by --queue, --task, … , or --all.")
@@ -112,7 +118,6 @@ def _on_some(
     if settings.as_json:
         show_json({"jobs": amount})
     else:
-        done = "Replayed" if to_many is Holdfast.replay else "Purged"
         click.echo(f"{done} {plural(amount, 'job')}.")
 
 

@@ -1,14 +1,15 @@
 """Commands that look at jobs."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import click
 
-from holdfast.calls import AttemptError
+from holdfast.calls import AttemptError, StepRow
 from holdfast.cli import times
 from holdfast.cli.output import (
     STATE_STYLES,
@@ -18,11 +19,14 @@ from holdfast.cli.output import (
     first_line,
     on_terminal,
     show_json,
+    show_live,
     show_table,
 )
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.job import JobSnapshot, JobState
-from holdfast.secret import mask, scrub, secrets_in
+from holdfast.secret import hide, mask, scrub, secrets_in
+
+_STEP_LENGTH = 60
 
 
 @click.command()
@@ -35,16 +39,35 @@ from holdfast.secret import mask, scrub, secrets_in
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."
 )
+@click.option("--running", is_flag=True, help="Those that run, on a terminal as they go, until Ctrl-C.")
 @pass_settings
-def jobs(settings: Settings, *, queue: str | None, task: str | None, state: str | None, limit: int) -> None:
+def jobs(
+    settings: Settings,
+    *,
+    queue: str | None,
+    task: str | None,
+    state: str | None,
+    limit: int,
+    running: bool,
+) -> None:
     """List jobs, those that changed last first.
 
     \b
-      holdfast jobs --state running
+      holdfast jobs --running                          how far they are, as they go
       holdfast jobs --queue mail --state dead --json | jq '.[].last_error'
     """
+    if running and state is not None:
+        raise click.UsageError("Give either --running or --state.")
+    state = JobState.RUNNING.value if running else state
+
+    def look() -> list[JobSnapshot]:
+        return [masked(job) for job in hf.jobs(queue=queue, task=task, state=state, amount=limit)]
+
     with settings.connect() as hf:
-        found = [masked(job) for job in hf.jobs(queue=queue, task=task, state=state, amount=limit)]
+        if running and on_terminal() and not settings.as_json:
+            show_live(_COLUMNS, look, empty="No job is running.")
+            return
+        found = look()
     show_jobs(settings, found, limit=limit, empty="No jobs.")
 
 
@@ -63,17 +86,26 @@ def show_jobs(settings: Settings, found: list[JobSnapshot], *, limit: int, empty
 @click.option("--tracebacks", is_flag=True, help="Show the traceback of every attempt, not only of the last.")
 @pass_settings
 def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
-    """Show one job in full, with the error of each attempt. Secrets are masked."""
+    """Show one job in full, with its finished steps and the error of each attempt. Secrets are masked."""
     with settings.connect() as hf:
         handle = hf.job(job_id)
-        found, errors = handle.refresh(), handle.errors()
-    errors = [_scrubbed(error, secrets_in(found.payload)) for error in errors]
-    found = masked(found)
+        found, errors, steps, checkpoint = (
+            handle.refresh(),
+            handle.errors(),
+            handle.steps(),
+            handle.checkpoint(),
+        )
+    secrets = secrets_in(found.payload)
+    errors = [_scrubbed(error, secrets) for error in errors]
+    steps = [
+        step._replace(name=scrub(step.name, secrets), result=hide(step.result, secrets)) for step in steps
+    ]
+    found, checkpoint = masked(found), hide(checkpoint, secrets)
     if settings.as_json:
         shown = {name: getattr(found, name) for name in found.__dataclass_fields__}
-        show_json(shown | {"errors": errors})
+        show_json(shown | {"errors": errors, "steps": steps, "checkpoint": checkpoint})
     else:
-        _show_job(found, errors, tracebacks=tracebacks)
+        _show_job(found, errors, steps, checkpoint, tracebacks=tracebacks)
 
 
 def masked(job: JobSnapshot) -> JobSnapshot:
@@ -87,11 +119,19 @@ def masked(job: JobSnapshot) -> JobSnapshot:
         job,
         payload=mask(job.payload),
         headers=mask(job.headers),
-        result=mask(job.result),
+        result=hide(job.result, secrets),
         last_error=hidden(job.last_error),
         stage=hidden(job.stage),
+        step=hidden(job.step),
         message=hidden(job.message),
     )
+
+
+def how_far(job: JobSnapshot) -> tuple[str | None, ...]:
+    """What a running job says of itself, besides its percentage."""
+    step = f"step {job.step}" if job.step else None
+    left = f"about {times.span(job.time_left)} left" if job.time_left is not None else None
+    return job.stage, step, job.message, left
 
 
 def _scrubbed(error: AttemptError, secrets: Sequence[str]) -> AttemptError:
@@ -119,7 +159,8 @@ def _when(job: JobSnapshot) -> str:
 def _note(job: JobSnapshot) -> str:
     asked = "cancel requested" if job.cancel_requested_at else None
     if job.state is JobState.RUNNING:
-        parts = (asked, f"{job.progress}%" if job.progress is not None else None, job.stage, job.message)
+        percent = f"{job.progress}%" if job.progress is not None else None
+        parts = (asked, percent, *how_far(job))
         return " · ".join(part for part in parts if part)
     if asked:
         return asked
@@ -142,7 +183,14 @@ _COLUMNS: list[Column[JobSnapshot]] = [
 ]
 
 
-def _show_job(job: JobSnapshot, errors: Sequence[AttemptError], *, tracebacks: bool) -> None:
+def _show_job(
+    job: JobSnapshot,
+    errors: Sequence[AttemptError],
+    steps: Sequence[StepRow],
+    checkpoint: dict[str, Any] | None,
+    *,
+    tracebacks: bool,
+) -> None:
     at = times.local if on_terminal() else times.absolute
     moments = {
         "created": job.created_at,
@@ -166,6 +214,9 @@ def _show_job(job: JobSnapshot, errors: Sequence[AttemptError], *, tracebacks: b
         "payload": _json(job.payload),
         "headers": _json(job.headers) if job.headers else None,
         "result": _json(job.result) if job.state is JobState.COMPLETED else None,
+        "steps": "\n".join(_step(step, at) for step in steps),
+        "checkpoint": _json(checkpoint) if checkpoint else None,
+        "events": f"{job.events}: holdfast events {job.id}" if job.events else None,
         "last error": first_line(job.last_error) if job.last_error and not errors else None,
     }
     screen = console()
@@ -182,6 +233,13 @@ def _show_job(job: JobSnapshot, errors: Sequence[AttemptError], *, tracebacks: b
         screen.print(_indented(error.error))
         if error.traceback and (tracebacks or error is errors[-1]):
             screen.print(_indented(error.traceback.rstrip()), style="dim")
+
+
+def _step(step: StepRow, at: Callable[[datetime], str]) -> str:
+    took = f" in {times.span(step.duration)}" if step.duration is not None else ""
+    shown = json.dumps(step.result, ensure_ascii=False)
+    short = shown if len(shown) <= _STEP_LENGTH else shown[:_STEP_LENGTH] + "…"
+    return f"{step.name}  attempt {step.attempt}, {at(step.finished_at)}{took}  {short}"
 
 
 def _json(value: Any) -> str:

@@ -6,7 +6,9 @@ Text from payloads and errors is anybody's: control characters are shown, never 
 """
 
 import json
+import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,12 +19,14 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 T = TypeVar("T")
 
 _GAP = 2
 _NARROW = 10
 _ENOUGH = 30  # of free text, to be worth its room
+LIVE_SECONDS = 0.5
 
 STATE_STYLES = {
     "scheduled": "cyan",
@@ -79,7 +83,7 @@ def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, n
 
 
 def show_json(document: Any) -> None:
-    click.echo(json.dumps(_builtin(document), indent=2, ensure_ascii=False))
+    click.echo(json.dumps(builtin(document), indent=2, ensure_ascii=False))
 
 
 def console() -> "Console":
@@ -120,25 +124,47 @@ def _show_plain(columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def _show_pretty(columns: Sequence[Column[T]], rows: Sequence[T], empty: str, note: str) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+def show_live(columns: Sequence[Column[T]], look: Callable[[], Sequence[T]], *, empty: str) -> None:
+    """The table as it is, again and again, until Ctrl-C."""
+    from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    screen, over = console(), threading.Event()
+    # Not an exception in the middle of a look: what is under way there might take it for its own.
+    before = signal.signal(signal.SIGINT, lambda *_: over.set())
+    try:
+        with Live(console=screen, auto_refresh=False) as live:
+            while not over.wait(LIVE_SECONDS):
+                rows = look()
+                live.update(_table(columns, rows, screen.width) if rows else Text(empty, "dim"), refresh=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    raise KeyboardInterrupt
+
+
+def _show_pretty(columns: Sequence[Column[T]], rows: Sequence[T], empty: str, note: str) -> None:
     screen = console()
     if not rows:
         screen.print(empty, style="dim")
         return
+    screen.print(_table(columns, rows, screen.width))
+    if note:
+        screen.print(f"\n{note}", style="dim")
+
+
+def _table(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> "Table":
+    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    fitting = _fitting(columns, rows, screen.width)
+    fitting = _fitting(columns, rows, room)
     for column, width in fitting:
         justify: Literal["left", "right"] = "right" if column.right else "left"
         table.add_column(column.head, justify=justify, no_wrap=True, overflow="ellipsis", width=width)
     for row in rows:
         table.add_row(*(Text(column.cell(row), column.colour(row)) for column, _ in fitting))
-    screen.print(table)
-    if note:
-        screen.print(f"\n{note}", style="dim")
+    return table
 
 
 def _fitting(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> list[tuple[Column[T], int]]:
@@ -167,7 +193,7 @@ def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _builtin(value: Any) -> Any:
+def builtin(value: Any) -> Any:
     """Datetimes as ISO 8601 in UTC, durations as seconds, values with fields as objects."""
     match value:
         case datetime():
@@ -177,12 +203,12 @@ def _builtin(value: Any) -> Any:
         case UUID():
             return str(value)
         case dict():
-            return {str(key): _builtin(item) for key, item in value.items()}
+            return {str(key): builtin(item) for key, item in value.items()}
         case tuple() if hasattr(value, "_asdict"):
-            return _builtin(value._asdict())
+            return builtin(value._asdict())
         case list() | tuple():
-            return [_builtin(item) for item in value]
+            return [builtin(item) for item in value]
         case _ if is_dataclass(value):
-            return {name: _builtin(getattr(value, name)) for name in value.__dataclass_fields__}
+            return {name: builtin(getattr(value, name)) for name in value.__dataclass_fields__}
         case _:
             return value

@@ -26,13 +26,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from holdfast.calls import Claimed
+from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
 from holdfast.errors import BadValue
 from holdfast.job import Failed, Outcome, Stop
 from holdfast.task import Registry, Task
-from holdfast.worker.context import Context, ProgressNote
+from holdfast.worker.context import Context
 from holdfast.worker.failure import failure_of
+from holdfast.worker.notes import Note, Said
 from holdfast.worker.outcome import outcome_of
 
 LOOK_SECONDS = 0.1
@@ -51,6 +52,7 @@ class Order:
     module: str
     attribute: str
     job: Claimed
+    memory: Memory | None
     dsn: str
     transaction_pooling: bool
 
@@ -101,7 +103,7 @@ class Child:
     def run(
         self,
         order: Order,
-        hear: Callable[[ProgressNote], None],
+        hear: Callable[[Note | Said], None],
         seconds: float | None,
         memory_limit: int | None,
     ) -> Answer:
@@ -232,12 +234,21 @@ class _Context(Context):
         self._line = line
         self._lock = threading.Lock()
         self.quiet = False
+        if order.memory is not None:
+            self.remember(order.memory)
 
-    def progress(self, *args: Any, **kwargs: Any) -> None:
-        super().progress(*args, **kwargs)
+    def _say(self, note: Note) -> None:
+        super()._say(note)
+        self._send(note)
+
+    def event(self, name: str, data: Any = None) -> None:
+        if said := self.notes.event(name, data):
+            self._send(said)
+
+    def _send(self, said: Note | Said) -> None:
         with self._lock:
-            if not self.quiet and self.note is not None:
-                self._line.send(self.note)
+            if not self.quiet:
+                self._line.send(said)
 
 
 def _attempt(order: Order, context: Context) -> Outcome:

@@ -1,45 +1,71 @@
 """What a handler is told about its job, and what it can tell back."""
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+import inspect
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from holdfast import calls, limits
-from holdfast.calls import Call, Claimed
+from holdfast.calls import Call, Claimed, Memory, Report
 from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
 from holdfast.errors import HoldfastError, IllegalTransition
 from holdfast.job import CALLED_OFF, Cancel, Stop
 from holdfast.task import result_json
 from holdfast.worker.failure import clean
+from holdfast.worker.notes import (
+    MESSAGE_LENGTH,
+    STAGE_LENGTH,
+    STATE_LIMIT,
+    STEP_LENGTH,
+    Note,
+    Notes,
+    Said,
+    json_text,
+    portions,
+)
+from holdfast.worker.tracking import Track
 
-_STAGE_LENGTH = 100
-_MESSAGE_LENGTH = 1000
+T = TypeVar("T")
 
-
-class ProgressNote(NamedTuple):
-    percent: int | None
-    stage: str | None
-    message: str | None
+_NOTHING = Note()
+STEP_LIMIT = 256 * 1024
 
 
 class Context:
     """A handler's view of its own job: a parameter annotated `Context` is filled in.
 
-    Its methods are plain calls that only touch memory; the worker writes what they say within half a
-    second, and the newest wins. They work from threads too.
+    `progress`, `event` and `checkpoint` only touch memory: the worker writes what they say within half a
+    second, and before the attempt ends. They work from threads and processes too.
     """
 
     __holdfast_context__: ClassVar[bool] = True
-    __slots__ = ("_cancelled", "_database", "_job", "_note", "_open", "_result", "finished")
+    __slots__ = (
+        "_cancelled",
+        "_database",
+        "_done_here",
+        "_job",
+        "_open",
+        "_result",
+        "_state",
+        "_steps",
+        "finished",
+        "notes",
+    )
 
     def __init__(self, job: Claimed, database: Database | None = None) -> None:
         self._job = job
         self._database = database
-        self._note: ProgressNote | None = None
+        # What is said here and written by the worker.
+        self.notes = Notes(job)
+        # What earlier attempts have done, as JSON text; and the steps of this one.
+        self._steps: dict[str, str] = {}
+        self._done_here: set[str] = set()
+        self._state: dict[str, Any] = {}
         self._cancelled = False
         self._result: str | None = None
         self._open = False
@@ -109,20 +135,150 @@ class Context:
     def progress(
         self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
     ) -> None:
-        """Say how far the job is. What is left out stays as it was."""
-        if percent is not None:
-            percent = limits.number("percent", percent, 0, 100)
-        for field, text in (("stage", stage), ("message", message)):
-            if text is not None:
-                limits.text(field, text)
-        if stage is not None and len(stage) > _STAGE_LENGTH:
-            raise limits.refused("stage", stage, f"must have at most {_STAGE_LENGTH} characters")
-        last = self._note or ProgressNote(None, None, None)
-        self._note = ProgressNote(
-            last.percent if percent is None else int(percent),
-            last.stage if stage is None else clean(stage, _STAGE_LENGTH),
-            last.message if message is None else clean(message, _MESSAGE_LENGTH),
-        )
+        """Say how far the job is. What is left out stays as it was.
+
+        The newest wins, also where it is smaller: a stage may begin at 0 again. The time left is estimated
+        as if the percentage were of the whole job.
+        """
+        # Loops say the same stage again and again: it is looked at once.
+        last = self.notes.note or _NOTHING
+        if percent is None:
+            percent = last.percent
+        elif type(percent) is not int or not 0 <= percent <= 100:  # noqa: PLR2004
+            percent = int(limits.number("percent", percent, 0, 100))
+        if stage is None or stage == last.stage:
+            stage = last.stage
+        else:
+            stage = clean(_short("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+        if message is None or message == last.message:
+            message = last.message
+        else:
+            message = clean(limits.text("message", message), MESSAGE_LENGTH)
+        self._say(Note(percent, stage, message, last.step, last.state))
+
+    def track(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        total: int | None = None,
+        stage: str | None = None,
+        message: str | None = None,
+    ) -> Track[T]:
+        """Go through these and say after each how far it is: `for page in ctx.track(pages): …`.
+
+        Also with `async for`. Give the `total` where the items have no length; without either, they are
+        counted in the message. It ends the attempt, before the next item, if the job was called off.
+        """
+        return Track(self, items, total=total, stage=stage, message=message)
+
+    def event(self, name: str, data: Any = None) -> None:
+        """Add to the log of the job: what happened, and what there is to know about it (as JSON)."""
+        self.notes.event(name, data)
+
+    # Going on where an earlier attempt has stopped.
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The last checkpoint, of this attempt or an earlier one; empty if there is none."""
+        return dict(self._state)
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Keep how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
+
+        What was done after the last one that was written, half a second ago at most, is done again.
+        """
+        if not isinstance(state, dict):
+            raise limits.refused("state", state, "must be a dictionary")
+        text = json_text("state", state, STATE_LIMIT)
+        self._state = msgspec.json.decode(text)  # as the next attempt will find it
+        self._say((self.notes.note or _NOTHING)._replace(state=text))
+
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Do this once, whatever attempts it takes: its result is kept, and a retry gets it from there.
+
+        Both ways it is what JSON makes of it. A step that is cut off in the middle runs again: give its
+        effects `ctx.step_key(name)`, by which they can be told from new ones.
+        """
+        done, kept = self._begin(name)
+        if done:
+            return kept  # type: ignore[no-any-return]  # what it returned before, as JSON
+        begun = time.monotonic()
+        with self._at(name):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
+                    value.close()
+                raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
+            keep = self._keep(name, value, time.monotonic() - begun)
+            self._publish()  # what was said before it stands before it in the log
+            return self._kept(name, self._connected.run(keep))  # type: ignore[no-any-return]
+
+    async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The async twin of `step`; the function may be async or plain."""
+        done, kept = self._begin(name)
+        if done:
+            return kept
+        begun = time.monotonic()
+        with self._at(name):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+            keep = self._keep(name, value, time.monotonic() - begun)
+            await self._apublish()
+            return self._kept(name, await self._connected.arun(keep))
+
+    def step_key(self, name: str) -> str:
+        """The same text in every attempt, and in no other job: an idempotency key for what the step does."""
+        return f"{self._job.id}/{name}"
+
+    def _begin(self, name: str) -> tuple[bool, Any]:
+        """Whether it is done already, and with what result."""
+        _short("name", name, STEP_LENGTH)
+        if not name or not name.isprintable():
+            raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
+        if name in self._done_here:
+            raise limits.refused(
+                "name", name, "this attempt has had a step of this name", hint="Give each step its own."
+            )
+        self._done_here.add(name)
+        if name in self._steps:
+            return True, msgspec.json.decode(self._steps[name])
+        self.raise_if_cancelled()
+        self._say((self.notes.note or _NOTHING)._replace(step=clean(name, STEP_LENGTH)))
+        return False, None
+
+    @contextlib.contextmanager
+    def _at(self, name: str) -> Iterator[None]:
+        """While a step runs. One that raises is not done, and may be tried again."""
+        try:
+            yield
+        except BaseException:
+            self._done_here.discard(name)
+            raise
+
+    def _keep(self, name: str, value: Any, seconds: float) -> Call[str | None]:
+        text = json_text("result", value, STEP_LIMIT)
+        return calls.keep_step(self._job.id, self._job.lease, name, text, seconds)
+
+    def _kept(self, name: str, text: str | None) -> Any:
+        self._steps[name] = text or "null"
+        self._say((self.notes.note or _NOTHING)._replace(step=""))
+        return msgspec.json.decode(self._steps[name])
+
+    def _say(self, note: Note) -> None:
+        self.notes.note = note
+
+    def _publish(self) -> None:
+        for some in portions(self.notes.unpublished()):
+            self._connected.run(calls.publish_many(some))
+            self.notes.published(some)
+
+    async def _apublish(self) -> None:
+        for some in portions(self.notes.unpublished()):
+            await self._connected.arun(calls.publish_many(some))
+            self.notes.published(some)
+
+    # Finishing in a transaction of its own.
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
@@ -140,6 +296,7 @@ class Context:
         with self._block() as database, database.borrowed() as connection, connection.transaction():
             yield connection
             self._refuse_ended(connection)
+            self._publish()  # not in here: the keeper writes to the same rows
             run_on(connection, self._completion())
             completed = True
         self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
@@ -152,6 +309,7 @@ class Context:
             async with database.aborrowed() as connection, connection.transaction():
                 yield connection
                 self._refuse_ended(connection)
+                await self._apublish()
                 await arun_on(connection, self._completion())
                 completed = True
         self.finished = completed
@@ -176,13 +334,18 @@ class Context:
                 hint="All that belongs to the job goes into one block: pass its connection on.",
                 id=self.job_id,
             )
-        if self._database is None:
-            raise HoldfastError("this context has no database", hint="It was not made by a worker.")
+        database = self._connected
         self._open = True
         try:
-            yield self._database
+            yield database
         finally:
             self._open = False
+
+    @property
+    def _connected(self) -> Database:
+        if self._database is None:
+            raise HoldfastError("this context has no database", hint="It was not made by a worker.")
+        return self._database
 
     def _refuse_ended(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         if not in_transaction(connection):
@@ -195,15 +358,39 @@ class Context:
     def _completion(self) -> Call[None]:
         return calls.complete(self._job.id, self._job.lease, self._result)
 
-    def receive(self, note: ProgressNote) -> None:
-        """What the handler said in a process of its own; for the worker."""
-        self._note = note
+    # For the worker.
+
+    def remember(self, memory: Memory) -> None:
+        """What earlier attempts have done."""
+        self._steps = dict(memory.steps)
+        self._state = msgspec.json.decode(memory.state) if memory.state else {}
+
+    def receive(self, said: Note | Said) -> None:
+        """What the handler said in a process of its own."""
+        if isinstance(said, Note):
+            self.notes.note = said
+        else:
+            self.notes.receive(said)
 
     @property
-    def note(self) -> ProgressNote | None:
-        """What was said last; for the worker, which writes it if it is another one than before."""
-        return self._note
+    def has_spoken(self) -> bool:
+        return self.notes.note is not None or self.notes.has_events
+
+    def last_words(self, report: Report, written: Note | None) -> Report:
+        """The report, with what is to be written before it: events, and how far a failed attempt came."""
+        events = self.notes.unpublished()
+        note = None if report.outcome == "completed" else self.notes.progress(self.notes.note, written)
+        if not events and note is None:
+            return report
+        return msgspec.structs.replace(report, events=events, note=note)
 
     def mark_cancelled(self) -> None:
         """Tell the handler that its job is no longer its own; for the worker."""
         self._cancelled = True
+
+
+def _short(field: str, value: object, length: int) -> str:
+    text = limits.text(field, value)
+    if len(text) > length:
+        raise limits.refused(field, value, f"must have at most {length} characters")
+    return text

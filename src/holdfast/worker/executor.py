@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from holdfast import calls
-from holdfast.calls import Call, Claimed, Report
+from holdfast.calls import Call, Claimed, Memory, Report
 from holdfast.database import Database
 from holdfast.errors import NotReady
 from holdfast.events import emit
@@ -25,6 +25,9 @@ from holdfast.worker.hands import Running
 from holdfast.worker.outcome import outcome_of
 from holdfast.worker.processes import Processes
 from holdfast.worker.threads import Threads
+
+# Among the headers of a job that begins anew with its attempts: replayed, or not to blame for a death.
+_RESUMES = '"resumes"'
 
 
 class Executor:
@@ -43,19 +46,24 @@ class Executor:
         self.threads = Threads()
         self.processes = Processes(database, self.threads)
 
-    async def run(self, running: Running) -> Report:  # noqa: C901 - flat, for a frame more costs every job
+    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat, for a frame costs every job
         job = running.job
         outcome: Outcome
         try:
             task = self._registry.get(job.task)
             arguments = task.decode(job.payload)
+            memory: Memory | None = None
             if task.context is not None:
                 arguments[task.context] = running.context = Context(job, self._database)
+                if job.attempt > 1 or (job.headers is not None and _RESUMES in job.headers):
+                    memory = await self._recall(running.context, job)
+                    if memory is None:
+                        return self.report(job, Released())
             if task.recorded and not await self._may_begin(running, task.settings):
                 return self.report(job, Released())
             try:
                 if task.isolated:
-                    return self._reported(running, await self._elsewhere(running, task))
+                    return self._reported(running, await self._elsewhere(running, task, memory))
                 if not task.is_async:
                     running.in_thread = True
                     value = await self.threads.run(task.function, arguments)
@@ -85,10 +93,20 @@ class Executor:
             return Report(job.id, job.lease, "completed", seconds=seconds)  # whatever came after its commit
         return self.report(job, outcome, seconds=seconds)
 
-    async def _elsewhere(self, running: Running, task: Task[..., Any]) -> Outcome:
+    async def _recall(self, context: Context, job: Claimed) -> Memory | None:
+        """Tell the handler what earlier attempts have done: without it, it must not start."""
+        try:
+            memory = await self._database.arun(calls.memory(job.id))
+        except NotReady as error:
+            emit("start.failed", job=job.id, task=job.task, error=error)
+            return None
+        context.remember(memory)
+        return memory
+
+    async def _elsewhere(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Outcome:
         """Run it in a process of its own."""
         running.context = running.context or Context(running.job)
-        outcome = await self.processes.run(task, running.job, running.context)
+        outcome = await self.processes.run(task, running.job, running.context, memory)
         if isinstance(outcome, Failed):
             self._tell(running.job, outcome)
         return outcome

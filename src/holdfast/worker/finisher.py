@@ -14,6 +14,7 @@ from holdfast.database import Session
 from holdfast.errors import BadInput, Collision, NotReady, UnexpectedError
 from holdfast.events import emit
 from holdfast.worker.failure import ERROR_LENGTH, clean
+from holdfast.worker.notes import portions
 
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024
@@ -90,6 +91,7 @@ class Finisher:
         self._work.set()
 
     async def _write(self, reports: Sequence[Report]) -> None:
+        await self._write_before(reports)
         try:
             refused = await self._session.run(calls.finish(reports))
         except BadInput as error:
@@ -102,6 +104,27 @@ class Finisher:
             emit("report.refused", job=refusal.id, sqlstate=refusal.sqlstate, message=refusal.message)
         self._settled(reports)
         return None
+
+    async def _write_before(self, reports: Sequence[Report]) -> None:
+        """What handlers said last: each once, and nothing of a job that is no longer held."""
+        spoken = [report for report in reports if report.events or report.note is not None]
+        begun = [report for report in spoken if report.seconds is not None]
+        events = [event for report in spoken for event in report.events]
+        notes = [report.note for report in reports if report.note is not None]
+        try:
+            if begun:  # or they would have started only now
+                ids, leases = [report.id for report in begun], [report.lease for report in begun]
+                seconds = [report.seconds or 0.0 for report in begun]
+                await self._session.run(calls.start(ids, leases, seconds))
+            for some in portions(events):
+                await self._session.run(calls.publish_many(some))
+            if notes:
+                await self._session.run(calls.progress_many(notes))
+        except BadInput as error:
+            if len(reports) > 1:
+                raise  # and each is written apart
+            # It says less than it could, but the job counts.
+            emit("notes.broken", error=error, job=reports[0].id, events=len(events), notes=len(notes))
 
 
 def _without_values(report: Report, error: BadInput) -> Report:

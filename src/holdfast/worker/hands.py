@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.calls import Claimed
-from holdfast.worker.context import Context, ProgressNote
+from holdfast.worker.context import Context
+from holdfast.worker.notes import Note
 
 Verdict = Literal["lost", "interrupted", "cancelled"]
 
@@ -28,7 +29,7 @@ class Running(msgspec.Struct, eq=False):
     # Made only for a handler that asks for it.
     context: Context | None = None
     recorded: bool = False
-    written: ProgressNote | None = None
+    written: Note | None = None
     verdict: Verdict | None = None
     in_thread: bool = False
 

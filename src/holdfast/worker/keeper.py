@@ -2,7 +2,8 @@
 
     heartbeat   every sixth of the lease time; says when the worker was declared lost
     starts      a job that has run for half a second is written down as running
-    progress    what handlers said, the newest of each job, in one call
+    events      what handlers published
+    progress    what they said of themselves, the newest of each job, in one call
     cancels     jobs of ours that somebody called off
     disown      after a claim that failed, jobs held in our name that we do not know are given back; and
                 those that run but are no longer ours are let go of
@@ -17,16 +18,16 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from holdfast import calls
-from holdfast.calls import Progress
 from holdfast.database import Database
-from holdfast.errors import Collision, WorkerLost
+from holdfast.errors import BadInput, Collision, WorkerLost
 from holdfast.events import emit
 from holdfast.worker.hands import Hands, Running
 from holdfast.worker.loop import every
+from holdfast.worker.notes import portions
 
 FLUSH_SECONDS = 0.5
 BLOCKED_SECONDS = 5.0
@@ -147,7 +148,10 @@ class Keeper:
     async def _flush(self) -> None:
         await self._hear_cancels()  # first: it waits for nobody
         running = self._at_work()
-        gone = await self._flush_starts(running.values()) | await self._flush_notes(running.values())
+        at_work = running.values()
+        gone = await self._flush_starts(at_work)
+        gone |= await self._flush_events(at_work)
+        gone |= await self._flush_notes(at_work)
         self._let_go(running, gone)
 
     async def _hear_cancels(self) -> None:
@@ -160,20 +164,34 @@ class Keeper:
         now = time.monotonic()
         # A suspect's start was written by the claim itself.
         long = [
-            it for it in running if not it.recorded and not it.job.suspect and now - it.begun >= FLUSH_SECONDS
+            it
+            for it in running
+            if not it.recorded
+            and not it.job.suspect
+            and (now - it.begun >= FLUSH_SECONDS or (it.context is not None and it.context.has_spoken))
         ]
-        if not long:
+        return await self._apart(long, lambda some: self._record(some, now))
+
+    async def _apart(
+        self, them: list[Running], write: Callable[[list[Running]], Awaitable[set[str]]]
+    ) -> set[str]:
+        """Write of all of them at once; or of each alone, where one holds up the others: by a lock on its
+        row, or by a word that the database refuses."""
+        if not them:
             return set()
         try:
-            return await self._record(long, now)
-        except Collision:
-            if len(long) == 1:
+            return await write(them)
+        except (Collision, BadInput):
+            if len(them) == 1:
                 raise
-        # Somebody has locked one of them, and keeps the others from being on record.
         gone: set[str] = set()
-        for it in long:
-            with contextlib.suppress(Collision):
-                gone |= await self._record([it], now)
+        for it in them:
+            try:
+                gone |= await write([it])
+            except Collision:
+                continue
+            except BadInput as error:
+                emit("notes.broken", job=it.job.id, error=error)
         return gone
 
     async def _record(self, long: list[Running], now: float) -> set[str]:
@@ -183,18 +201,29 @@ class Keeper:
             it.recorded = True
         return set(gone)
 
+    async def _flush_events(self, running: Iterable[Running]) -> set[str]:
+        said = [it for it in running if it.context and it.context.notes.has_events]
+        return await self._apart(said, self._publish)
+
+    async def _publish(self, said: list[Running]) -> set[str]:
+        own = [(it.context.notes, it.context.notes.unpublished()) for it in said if it.context]
+        gone: set[str] = set()
+        for some in portions([event for _, events in own for event in events]):
+            lost = await self._session.run(calls.publish_many(some))
+            gone.update(lost)
+        for notes, events in own:
+            notes.published(events)
+        return gone
+
     async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
-        said = [
-            (it, note)
-            for it in running
-            if it.context and (note := it.context.note) and note is not it.written
-        ]
-        if not said:
-            return set()
-        gone = await self._session.run(
-            calls.progress_many([Progress(it.job.id, it.job.lease, *note) for it, note in said])
-        )
-        for it, note in said:
+        said = [it for it in running if it.context and it.context.notes.note is not it.written]
+        return await self._apart(said, self._note)
+
+    async def _note(self, said: list[Running]) -> set[str]:
+        notes = [(it, it.context.notes, it.context.notes.note) for it in said if it.context]
+        reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
+        gone = await self._session.run(calls.progress_many([report for _, _, report in reports if report]))
+        for it, note, _ in reports:
             it.written = note
         return set(gone)
 

@@ -77,9 +77,10 @@ class Life:
             ("synchronous_commit", "off"),
             deadline=deadline,
         )
-        # Each handler may have one in a transaction of its own, whatever others do with the application's.
+        # Each handler may have one in a transaction of its own, and one to say something meanwhile, whatever
+        # others do with the application's.
         self._lending = Database(
-            database.dsn, transaction_pooling=database.transaction_pooling, pool_size=settings.concurrency
+            database.dsn, transaction_pooling=database.transaction_pooling, pool_size=2 * settings.concurrency
         )
         self._executor = self._new_executor()
         self._finisher = Finisher(self._finishing, self._settled)

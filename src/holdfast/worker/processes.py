@@ -9,7 +9,7 @@ failure of its job alone.
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.calls import Claimed
+from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
 from holdfast.job import Outcome
 from holdfast.task import Task
@@ -30,12 +30,16 @@ class Processes:
         self._busy: set[Child] = set()
         self._closed = False
 
-    async def run(self, task: Task[..., Any], job: Claimed, context: Context) -> Outcome:
+    async def run(
+        self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
+    ) -> Outcome:
         from holdfast.worker.child import Child, Order, place_of  # noqa: PLC0415 - most workers need none
 
         timeout = task.settings.timeout
         work = {
-            "order": Order(*place_of(task), job, self._database.dsn, self._database.transaction_pooling),
+            "order": Order(
+                *place_of(task), job, memory, self._database.dsn, self._database.transaction_pooling
+            ),
             "hear": context.receive,
             "seconds": None if timeout is None else timeout.total_seconds(),
             "memory_limit": task.settings.memory_limit,

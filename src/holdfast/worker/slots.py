@@ -85,6 +85,8 @@ class Slots:
                 report = self._cut_off(running, error)
             finally:
                 hands.running.discard(running)
+            if running.context is not None:
+                report = running.context.last_words(report, running.written)
             if running.verdict is None:
                 self._done(report)
             else:

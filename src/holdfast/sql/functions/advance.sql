@@ -27,11 +27,12 @@
 -- at a restart: while there is one, nothing is proven.
 --
 -- A transaction that enqueued and stays open for minutes would hold all heads
--- back. When a safe head lags by more than 10,000 places, claims read from the
--- first pending place instead (the *eager* head), and jobs that come late between
--- the two get a new place. They can only come from a transaction that has ended
--- since the last run, so what is looked at begins at its `since`: not all the
--- entries between the heads, a million times over.
+-- back. When one has been open for 5 seconds and a safe head lags by more than
+-- 10,000 places, claims read from the first pending place instead (the *eager*
+-- head), and jobs that come late between the two get a new place; where they are
+-- very many, the head goes back to them. They can only come from a transaction that
+-- has ended since the last run, so what is looked at begins at its `since`: not all
+-- the entries between the heads, a million times over.
 --
 -- A sequence that stands below a place it has reached before was reset, restored
 -- or replicated: new jobs would stand behind the heads. Then everything starts over.
@@ -54,6 +55,7 @@ set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
+  patience constant interval := '5 seconds';
   now_at timestamptz := holdfast.clock();
   s bigint;
   open text[];
@@ -81,32 +83,43 @@ begin
   end if;
 
   select
-    coalesce(array_agg(o.writer), '{}') as writers,
-    coalesce(array_agg(coalesce(w.since, watch.seq, 0)), '{}') as since,
-    coalesce(array_agg(coalesce(w.since_at, watch.at, '-infinity')), '{}') as since_at,
-    coalesce(min(coalesce(w.since, watch.seq, 0)), s) as proven
+    coalesce(array_agg(w.writer), '{}') as writers,
+    coalesce(array_agg(w.since), '{}') as since,
+    coalesce(array_agg(w.since_at), '{}') as since_at,
+    coalesce(array_agg(w.seen_at), '{}') as seen_at,
+    coalesce(min(w.since), s) as proven,
+    coalesce(min(w.since) filter (where w.seen_at > now_at - patience), s) as waited_for
   into seen
-  from unnest(open) o (writer)
-  left join unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at) on w.writer = o.writer;
+  from (
+    select
+      o.writer,
+      coalesce(w.since, watch.seq, 0) as since,
+      coalesce(w.since_at, watch.at, '-infinity') as since_at,
+      coalesce(w.seen_at, now_at) as seen_at
+    from unnest(open) o (writer)
+    left join unnest(watch.writers, watch.since, watch.since_at, watch.seen_at) w (writer, since, since_at, seen_at)
+      on w.writer = o.writer
+  ) w;
 
   select least(watch.seq, min(w.since)) as seq, least(watch.at, min(w.since_at)) as at into late
   from unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at)
   where w.writer <> all(open);
-  if not holdfast.take_in_late(coalesce(late.seq, 0)) then
-    return 0; -- there are more: look at the same again
-  end if;
+  perform holdfast.take_in_late(coalesce(late.seq, 0));
   moved := holdfast.advance_safely(seen.proven);
-  if s > seen.proven + 10000 then
-    moved := moved + holdfast.advance_eagerly(s);
+  if seen.waited_for > seen.proven + 10000 then
+    moved := moved + holdfast.advance_eagerly(seen.waited_for);
   end if;
 
   -- Noted only now and then, so that an idle database stays idle.
   if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 then
-    insert into holdfast.writer_watch (seq, at, writers, since, since_at, top, due_from)
-    values (s, now_at, seen.writers, seen.since, seen.since_at, s, holdfast.due_from(watch.due_from, late.at, now_at))
+    insert into holdfast.writer_watch (seq, at, writers, since, since_at, seen_at, top, due_from)
+    values (
+      s, now_at, seen.writers, seen.since, seen.since_at, seen.seen_at, s,
+      holdfast.due_from(watch.due_from, late.at, now_at))
     on conflict (only_row) do update set
-      (seq, at, writers, since, since_at, top, due_from)
-      = (excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.top, excluded.due_from);
+      (seq, at, writers, since, since_at, seen_at, top, due_from) = (
+        excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
+        excluded.due_from);
   end if;
   return moved;
 end
@@ -152,48 +165,55 @@ $$;
 comment on function holdfast.advance_safely(bigint) is 'Move the heads up to a place below which nothing can still appear.';
 
 -- Jobs that came late, from this place on, between a safe head and the head that
--- is ahead of it get a new place. False if there are more than one look takes.
+-- is ahead of it get a new place; to a thousand in one lane its head goes back.
+drop function if exists holdfast.take_in_late(bigint); -- it told whether there were more
 create or replace function holdfast.take_in_late(from_seq bigint)
-returns boolean
+returns void
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  most constant integer := 5000;
-  taken bigint;
+  many constant integer := 1000;
+  door text := holdfast.door(true);
 begin
+  with late as materialized (
+    select l.id as lane_id, j.place, j.seq, count(*) over (partition by l.id) >= many as are_many
+    from holdfast.lane l
+    cross join lateral (
+      select j.ctid as place, j.seq
+      from holdfast.job j
+      where j.lane_id = l.id
+        and j.state = 'pending'
+        and j.seq >= greatest(l.safe_head, from_seq)
+        and j.seq < l.head
+      order by j.seq
+      limit many
+      for update skip locked
+    ) j
+    where l.head > l.safe_head
+  ),
+  back as (
+    update holdfast.lane l
+    set head = f.seq
+    from (select late.lane_id, min(late.seq) as seq from late where late.are_many group by late.lane_id) f
+    where l.id = f.lane_id
+  )
   update holdfast.job j
   set seq = o.new_seq
   from (
     select late.place, nextval('holdfast.job_seq') as new_seq
-    from (
-      select j.place
-      from holdfast.lane l
-      cross join lateral (
-        select j.ctid as place, j.seq
-        from holdfast.job j
-        where j.lane_id = l.id
-          and j.state = 'pending'
-          and j.seq >= greatest(l.safe_head, from_seq)
-          and j.seq < l.head
-        order by j.seq
-        limit most
-        for update skip locked
-      ) j
-      where l.head > l.safe_head
-      order by j.seq
-      limit most
-    ) late
+    from (select late.place from late where not late.are_many order by late.seq) late
   ) o
   where j.ctid = o.place;
-  get diagnostics taken = row_count;
-  return taken < most;
+  door := holdfast.door(false);
 end
 $$;
-comment on function holdfast.take_in_late(bigint) is 'Give jobs that came late a place that claims still come to; false if there are more.';
+comment on function holdfast.take_in_late(bigint) is
+  'Let claims come to jobs that came late: give them a new place, or move the head back to them if they are many.';
 
 -- Let claims read past what a long transaction holds back.
-create or replace function holdfast.advance_eagerly(s bigint)
+drop function if exists holdfast.advance_eagerly(bigint); -- its place was called s
+create or replace function holdfast.advance_eagerly(most bigint)
 returns integer
 language plpgsql volatile
 as $$
@@ -204,18 +224,18 @@ begin
   update holdfast.lane l
   set head = n.head
   from (
-    select l.id, coalesce(f.seq, s) as head
+    select l.id, coalesce(f.seq, most) as head
     from holdfast.lane l
     left join lateral (
       select j.seq
       from holdfast.job j
       where j.lane_id = l.id
         and j.state = 'pending'
-        and j.seq >= l.head
+        and j.seq between l.head and most
       order by j.seq
       limit 1
     ) f on true
-    where s > l.safe_head + 10000
+    where most > l.safe_head + 10000
   ) n
   where l.id = n.id
     and n.head > l.safe_head + 10000
@@ -224,7 +244,7 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back.';
+comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back, up to this place at most.';
 
 -- The time before which no scheduled job is due, from the last such time: not
 -- after the first that is scheduled, looked for from where jobs may have come late,
@@ -291,7 +311,8 @@ begin
   insert into holdfast.writer_watch (seq, at, top)
   values (0, '-infinity', reached)
   on conflict (only_row) do update set
-    (seq, at, writers, since, since_at, top) = (excluded.seq, excluded.at, '{}', '{}', '{}', excluded.top);
+    (seq, at, writers, since, since_at, seen_at, top)
+    = (excluded.seq, excluded.at, '{}', '{}', '{}', '{}', excluded.top);
   update holdfast.lane set head = 0, safe_head = 0 where head <> 0 or safe_head <> 0;
   perform holdfast.note('repair', 'job_seq', jsonb_build_object('reached', reached));
 end

@@ -226,7 +226,7 @@ as $$
     and j.lane_id = any(lanes)
   on conflict (job_id) do update
     set lease = excluded.lease, started_at = excluded.started_at, changed_at = excluded.changed_at,
-      deadline_at = null, progress = null, stage = null, message = null
+      deadline_at = null, progress = null, stage = null, message = null, step = null, published = 0
 $$;
 comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is 'Record the start of the suspect that was claimed under this lease.';
 

@@ -54,8 +54,12 @@ comment on function holdfast.pick_dead(text, text, text, timestamptz, timestampt
 
 -- Put dead letters, locked by the caller, back on their queues: the same id,
 -- payload, headers, priority and time of making; attempts start again at 0, and
--- the errors of before stay on record. One whose id a live job has is left alone.
-create or replace function holdfast.revive(ids uuid[], now_at timestamptz)
+-- the errors of before stay on record. So do the finished steps and the checkpoint,
+-- from which it goes on, unless it is to start over: the header `resumes` tells a
+-- worker to look for them although it is a first attempt. One whose id a live job
+-- has is left alone.
+drop function if exists holdfast.revive(uuid[], timestamptz); -- when none could start over
+create or replace function holdfast.revive(ids uuid[], now_at timestamptz, start_over boolean)
 returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -73,7 +77,10 @@ begin
   ),
   back as (
     insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, last_error, created_at, changed_at)
-    select d.id, p.lane_id, d.task, d.payload, d.headers, d.max_attempts, d.last_error, d.created_at, now_at
+    select
+      d.id, p.lane_id, d.task, d.payload,
+      coalesce(d.headers, '{}') || '{"resumes": true}',
+      d.max_attempts, d.last_error, d.created_at, now_at
     from holdfast.dead_letter d
     join placed p on p.queue = d.queue and p.priority = d.priority and p.task = d.task
     where d.id = any(ids)
@@ -87,11 +94,17 @@ begin
     return 0;
   end if;
   delete from holdfast.dead_letter d where d.id = any(revived);
+  if start_over then
+    perform holdfast.forget_memory(revived);
+  end if;
+  perform holdfast.log_live(
+    revived, 'job.replayed',
+    array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]), now_at);
   perform holdfast.wake_lanes(lanes);
   return cardinality(revived);
 end
 $$;
-comment on function holdfast.revive(uuid[], timestamptz) is 'Put dead letters back on their queues; returns how many.';
+comment on function holdfast.revive(uuid[], timestamptz, boolean) is 'Put dead letters back on their queues; returns how many.';
 
 -- Remove dead letters for good, with the errors of those that were there.
 create or replace function holdfast.erase_dead(ids uuid[])
@@ -104,10 +117,16 @@ as $$
   ),
   errors as (
     delete from holdfast.attempt_error e using gone g where e.job_id = g.id
+  ),
+  steps as (
+    delete from holdfast.step s using gone g where s.job_id = g.id
+  ),
+  checkpoints as (
+    delete from holdfast.checkpoint c using gone g where c.job_id = g.id
   )
   select count(*) from gone
 $$;
-comment on function holdfast.erase_dead(uuid[]) is 'Remove dead letters for good, with their errors; returns how many.';
+comment on function holdfast.erase_dead(uuid[]) is 'Remove dead letters for good, with their errors and steps; returns how many.';
 
 create or replace function holdfast.note_dead(
   action text, jobs bigint, queue text, task text, error text, died_after timestamptz, died_before timestamptz)
@@ -122,7 +141,8 @@ $$;
 comment on function holdfast.note_dead(text, bigint, text, text, text, timestamptz, timestamptz) is
   'Write to the audit log what was done to the dead letters that matched.';
 
-create or replace function holdfast.replay(id uuid)
+drop function if exists holdfast.replay(uuid); -- when none could start over
+create or replace function holdfast.replay(id uuid, start_over boolean default false)
 returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -130,23 +150,25 @@ as $$
 #variable_conflict use_column
 begin
   perform from holdfast.dead_letter d where d.id = replay.id for update;
-  if not found or holdfast.revive(array[replay.id], holdfast.clock()) = 0 then
+  if not found or holdfast.revive(array[replay.id], holdfast.clock(), replay.start_over) = 0 then
     perform holdfast.refuse_unless_dead(replay.id, 'replayed', 'pending');
   end if;
   perform holdfast.note('replay', replay.id::text);
   return 'pending';
 end
 $$;
-comment on function holdfast.replay(uuid) is
-  'Put a dead job back on its queue, with attempts from 0; id, payload and errors stay. Returns pending.';
+comment on function holdfast.replay(uuid, boolean) is
+  'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the steps not if it is to start over. Returns pending.';
 
+drop function if exists holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer); -- when none could start over
 create or replace function holdfast.replay_many(
   queue text default null,
   task text default null,
   error text default null,
   died_after timestamptz default null,
   died_before timestamptz default null,
-  amount integer default null
+  amount integer default null,
+  start_over boolean default false
 )
 returns bigint
 language plpgsql volatile security definer
@@ -159,14 +181,14 @@ begin
   replayed := holdfast.revive(
     array(select holdfast.pick_dead(
       replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
-    holdfast.clock());
+    holdfast.clock(), replay_many.start_over);
   perform holdfast.note_dead(
     'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before);
   return replayed;
 end
 $$;
-comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer) is
-  'Put the dead jobs that match back on their queues, oldest first; returns how many.';
+comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
+  'Put the dead jobs that match back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
 
 create or replace function holdfast.purge(id uuid)
 returns void
@@ -181,7 +203,7 @@ begin
   perform holdfast.note('purge', purge.id::text);
 end
 $$;
-comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors.';
+comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors and steps.';
 
 create or replace function holdfast.purge_many(
   queue text default null,

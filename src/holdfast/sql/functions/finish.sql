@@ -42,6 +42,10 @@ declare
   lanes record;
   places tid[];
   started boolean;
+  maybe uuid[] := '{}'; -- those that may have events
+  lowest uuid;
+  highest uuid;
+  begun_at timestamptz;
   amount bigint;
   accepted bigint := 0;
   door text;
@@ -64,13 +68,19 @@ begin
         select from holdfast.job j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
       ) j;
     end if;
-    select array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes into found
+    select
+      array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
+      array_agg(k.id) filter (where k.came_back) as came_back
+    into found
     from (
-      select j.id, j.ctid as place, j.lane_id
+      select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
       from holdfast.job j
       where j.id = any(ids)
       order by j.id
     ) k;
+    maybe := maybe || coalesce(found.came_back, '{}');
+    lowest := least(lowest, found.ids[1]);
+    highest := greatest(highest, found.ids[cardinality(found.ids)]);
     if found.ids = ids then
       places := found.places;
     elsif locked then
@@ -89,6 +99,7 @@ begin
     from holdfast.lane l
     where l.id = any(found.lanes);
     now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
+    begun_at := coalesce(begun_at, now_at);
     started := exists (select from holdfast.running x where x.job_id = any(ids));
 
     door := holdfast.door(true);
@@ -132,9 +143,17 @@ begin
   -- the transaction of a handler that finishes its job in its own. What stays
   -- behind is swept by upkeep.
   if started and current_setting('transaction_isolation') = 'read committed' then
+    maybe := maybe || array(select x.job_id from holdfast.running x where x.job_id = any(ids));
     delete from holdfast.running x
     where x.job_id = any(ids)
       and not exists (select from holdfast.job j where j.id = x.job_id);
+  end if;
+  if maybe <> '{}' or 'cancelled' = any(outcomes) then
+    perform holdfast.log_ends(ids, leases, outcomes, maybe, begun_at);
+  end if;
+  -- Not all of them: who waited in vain is walked over while anyone holds an old snapshot.
+  if accepted > 0 and exists (select from holdfast.waiter w where w.job_id between lowest and highest) then
+    perform holdfast.tell_waiters(ids);
   end if;
 
   if mixed then
@@ -152,6 +171,31 @@ end
 $$;
 comment on function holdfast.finish(uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[]) is
   'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why.';
+
+-- The events of jobs that finish() has just completed or cancelled: for a completed
+-- one only if it has others, which those in `maybe` may have.
+create or replace function holdfast.log_ends(ids uuid[], leases uuid[], outcomes text[], maybe uuid[], begun_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.log_events(
+    array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt), array_agg('job.' || f.state),
+    array_agg(case when f.state = 'cancelled' then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
+    max(f.finished_at))
+  from unnest(ids, leases, outcomes) r (id, lease, outcome)
+  cross join lateral (
+    select f.* from holdfast.finished f where f.id = r.id and f.lease = r.lease and f.finished_at >= begun_at offset 0
+  ) f
+  where r.outcome = 'cancelled'
+    or (
+      r.id = any(maybe)
+      -- Not from an older snapshot: another event that came in meanwhile would break its transaction.
+      and current_setting('transaction_isolation') = 'read committed'
+      and exists (select from holdfast.event_count c where c.job_id = r.id)
+    )
+$$;
+comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is 'Write the events of jobs that were just completed or cancelled.';
 
 create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
 returns void
@@ -233,6 +277,7 @@ begin
   cross join lateral (select * from holdfast.job j where j.id = r.id offset 0) j
   where r.error is not null;
 
+  perform holdfast.log_given_back(job_ids, verbs, errs, waits, now_at);
   perform holdfast.bury(
     array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'dead'),
     array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb = 'dead'),
@@ -270,6 +315,29 @@ end
 $$;
 comment on function holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz) is
   'Send failed, snoozed, released and interrupted jobs to where they belong; returns how many were accepted.';
+
+-- The events of attempts that did not end well, for jobs that come back: with how
+-- far they had come, which goes with the row in `running`.
+create or replace function holdfast.log_given_back(ids uuid[], verbs text[], errors text[], waits interval[], now_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.log_events(
+    array_agg(r.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg('job.' || r.verb),
+    array_agg(jsonb_strip_nulls(jsonb_build_object(
+      'error', left(r.error, 1000),
+      'run_at', case when r.verb <> 'interrupted' then now_at + coalesce(r.wait, interval '0') end,
+      'progress', x.progress, 'stage', x.stage, 'step', x.step))),
+    now_at)
+  from unnest(ids, verbs, errors, waits) r (id, verb, error, wait)
+  cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.job j where j.id = r.id offset 0) j
+  join holdfast.lane l on l.id = j.lane_id
+  left join holdfast.running x on x.job_id = r.id
+  where r.verb in ('failed', 'snoozed', 'interrupted')
+$$;
+comment on function holdfast.log_given_back(uuid[], text[], text[], interval[], timestamptz) is
+  'Write the events of attempts that failed, were snoozed or interrupted.';
 
 -- Move held jobs back into a lane of `kind` beside their own, to new places in
 -- their old order. Those in `refunded` get the attempt of this claim back.
@@ -334,6 +402,16 @@ begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
+  perform holdfast.log_live(
+    ids, 'job.dead',
+    array(
+      select jsonb_strip_nulls(jsonb_build_object(
+        'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step', x.step))
+      from unnest(ids, errors) with ordinality e (id, error, n)
+      left join lateral (select j.last_error from holdfast.job j where j.id = e.id offset 0) j on true
+      left join holdfast.running x on x.job_id = e.id
+      order by e.n),
+    now_at);
   door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
@@ -358,6 +436,9 @@ begin
   get diagnostics buried = row_count;
   door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
+  if exists (select from holdfast.waiter) then
+    perform holdfast.tell_waiters(ids);
+  end if;
   return buried;
 end
 $$;
@@ -377,6 +458,7 @@ begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
+  perform holdfast.log_live(ids, 'job.cancelled', null, now_at);
   door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
@@ -394,6 +476,9 @@ begin
   get diagnostics cancelled = row_count;
   door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
+  if exists (select from holdfast.waiter) then
+    perform holdfast.tell_waiters(ids);
+  end if;
   return cancelled;
 end
 $$;

@@ -29,43 +29,58 @@ select
   null::jsonb as result,
   j.last_error,
   j.cancel_requested_at,
-  j.headers
+  j.headers,
+  null::text as step,
+  null::interval as time_left,
+  coalesce(c.events, 0) as events
 from holdfast.job j
 join holdfast.lane l on l.id = j.lane_id
+left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'pending'
 union all
 select
   j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at, j.created_at,
   j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null, null,
-  j.last_error, j.cancel_requested_at, j.headers
+  j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
 from holdfast.job j
 join holdfast.lane l on l.id = j.lane_id
+left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'scheduled'
 union all
 select
   j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then 'claimed' else 'running' end,
   j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null,
   greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer, r.stage,
-  r.message, null, j.last_error, j.cancel_requested_at, j.headers
+  r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
+  -- If it goes on as it did until it last said how far it is. No function of ours: who reads a view needs its rights.
+  case when r.progress between 1 and 100 then
+    greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
+  end,
+  coalesce(c.events, 0)
 from holdfast.job j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
 left join holdfast.worker w on w.id = j.worker_id
+left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'claimed'
 union all
 select
   f.id, f.queue, f.task, f.payload, f.priority::integer, f.state, f.attempt, f.max_attempts,
   coalesce(f.run_at, f.created_at), f.created_at, f.claimed_at, f.started_at, f.finished_at, f.finished_at, f.duration,
-  f.worker_id, w.name, null, case when f.state = 'completed' then 100 end, null, null, f.result, f.last_error, null, f.headers
+  f.worker_id, w.name, null, case when f.state = 'completed' then 100 end, null, null, f.result, f.last_error, null, f.headers,
+  null, null, coalesce(c.events, 0)
 from holdfast.finished f
 left join holdfast.worker w on w.id = f.worker_id
+left join holdfast.event_count c on c.job_id = f.id
 union all
 select
   d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
   coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at, d.duration,
-  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers
+  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
+  null, null, coalesce(c.events, 0)
 from holdfast.dead_letter d
-left join holdfast.worker w on w.id = d.worker_id;
+left join holdfast.worker w on w.id = d.worker_id
+left join holdfast.event_count c on c.job_id = d.id;
 
 comment on view holdfast.jobs is 'Every job, live, finished and dead, with one set of columns and a readable state.';
 

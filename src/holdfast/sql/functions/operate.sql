@@ -53,6 +53,7 @@ begin
   from holdfast.job j
   where j.id = any(held)
   on conflict (job_id) do update set lease = excluded.lease, worker_id = excluded.worker_id;
+  perform holdfast.log_live(held, 'job.cancel_requested', null, now_at);
   others := array(select i from unnest(ids) i except select i from unnest(waiting || held) i);
   return query
     select a.id, a.answer

@@ -44,7 +44,8 @@ begin
   on conflict (job_id) do update
     set
       lease = excluded.lease, started_at = excluded.started_at, deadline_at = excluded.deadline_at, once = excluded.once,
-      progress = null, stage = null, message = null, changed_at = excluded.changed_at
+      progress = null, stage = null, message = null, step = null, changed_at = excluded.changed_at,
+      published = case when x.lease = excluded.lease then x.published else 0 end
     where x.lease <> excluded.lease
       or excluded.deadline_at is not null
       or excluded.once;
@@ -71,7 +72,15 @@ as $$
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 
-create or replace function holdfast.progress(id uuid, lease uuid, percent integer default null, stage text default null, message text default null)
+drop function if exists holdfast.progress(uuid, uuid, integer, text, text); -- without a step
+create or replace function holdfast.progress(
+  id uuid,
+  lease uuid,
+  percent integer default null,
+  stage text default null,
+  message text default null,
+  step text default null
+)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -79,7 +88,6 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  refused holdfast.refusal;
 begin
   if progress.percent not between 0 and 100 then
     perform holdfast.refuse_value('percent', progress.percent::text, 'must be between 0 and 100');
@@ -87,25 +95,30 @@ begin
   if length(progress.stage) > 100 then
     perform holdfast.refuse_value('stage', progress.stage, 'must have at most 100 characters');
   end if;
-  if exists (select from holdfast.start(array[progress.id], array[progress.lease])) then
-    select v.* into refused from holdfast.verdict(progress.id, progress.lease, 'progress') v;
-    perform holdfast.refuse_report(refused, progress.lease);
+  if length(progress.step) > 100 then
+    perform holdfast.refuse_value('step', progress.step, 'must have at most 100 characters');
   end if;
+  perform holdfast.check_held(progress.id, progress.lease, 'progress');
   update holdfast.running x
   set
     progress = coalesce(progress.percent, x.progress),
     stage = coalesce(progress.stage, x.stage),
     message = coalesce(left(progress.message, 1000), x.message),
+    step = coalesce(progress.step, x.step),
     changed_at = now_at
   where x.job_id = progress.id
     and x.lease = progress.lease;
 end
 $$;
-comment on function holdfast.progress(uuid, uuid, integer, text, text) is
-  'Say how far a running job is: percent, stage and message; what is null stays as it was.';
+comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
+  'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it was.';
 
--- The same for many jobs, as a worker flushes it. Returns the ids no longer held.
-create or replace function holdfast.progress_many(ids uuid[], leases uuid[], percents integer[], stages text[], messages text[])
+-- The same for many jobs, as a worker flushes it, with the checkpoints of those
+-- that have one. Returns the ids no longer held.
+-- A step that is an empty text has ended.
+drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[]); -- without steps
+create or replace function holdfast.progress_many(
+  ids uuid[], leases uuid[], percents integer[], stages text[], messages text[], steps text[] default null, states jsonb[] default null)
 returns setof uuid
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -121,12 +134,19 @@ begin
     progress = coalesce(r.percent, x.progress),
     stage = coalesce(left(r.stage, 100), x.stage),
     message = coalesce(left(r.message, 1000), x.message),
+    step = case when r.step is null then x.step else nullif(left(r.step, 100), '') end,
     changed_at = now_at
-  from unnest(ids, leases, percents, stages, messages) r (id, lease, percent, stage, message)
+  from unnest(ids, leases, percents, stages, messages, steps) r (id, lease, percent, stage, message, step)
   where x.job_id = r.id
     and x.lease = r.lease;
+  if states is not null then
+    perform holdfast.check_checkpoint(s) from unnest(states) s where s is not null;
+    perform holdfast.put_checkpoints(array_agg(r.id), array_agg(r.state), now_at)
+    from unnest(ids, states) r (id, state)
+    where r.id <> all(gone);
+  end if;
   return query select unnest(gone);
 end
 $$;
-comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[]) is
-  'Say how far many running jobs are; returns those that are no longer held.';
+comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[]) is
+  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held.';

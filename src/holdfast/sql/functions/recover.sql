@@ -147,6 +147,7 @@ as $$
 declare
   charged uuid[];
   spent uuid[];
+  spared uuid[];
   dead uuid[];
   cancelled uuid[];
   waiting uuid[];
@@ -166,10 +167,16 @@ begin
     select h.*, bool_or(h.suspect and h.started) over (partition by h.worker_id) as suspect_at_work
     from held h
   )
-  select coalesce(array_agg(g.id), '{}'), coalesce(array_agg(g.id) filter (where g.once), '{}') into charged, spent
-  from judged g
-  where g.started
-    and (g.suspect or not g.suspect_at_work or g.once or take_back.reason is not null);
+  select
+    coalesce(array_agg(g.id) filter (where g.pays), '{}'),
+    coalesce(array_agg(g.id) filter (where g.pays and g.once), '{}'),
+    coalesce(array_agg(g.id) filter (where not g.pays), '{}')
+  into charged, spent, spared
+  from (
+    select g.*, g.suspect or not g.suspect_at_work or g.once or take_back.reason is not null as pays
+    from judged g
+    where g.started
+  ) g;
 
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error)
   select j.id, j.attempt, now_at, j.worker_id,
@@ -208,6 +215,21 @@ begin
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
   perform holdfast.call_off(cancelled, now_at);
   perform holdfast.bury(dead, null, now_at);
+  perform holdfast.log_live(
+    waiting, 'job.recovered',
+    array(
+      select jsonb_strip_nulls(jsonb_build_object(
+        'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason,
+        'progress', x.progress, 'stage', x.stage, 'step', x.step))
+      from unnest(waiting) with ordinality i (id, n)
+      left join lateral (select j.worker_id from holdfast.job j where j.id = i.id offset 0) j on true
+      left join holdfast.running x on x.job_id = i.id
+      order by i.n),
+    now_at);
+  -- Whose attempt is refunded although it had started may have kept something.
+  update holdfast.job j
+  set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
+  where j.id = any(spared);
   perform holdfast.put_back(waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
   delete from holdfast.running x where x.job_id = any(ids);
   return cardinality(ids);

@@ -106,8 +106,8 @@ begin
       done := done + case part
         when 'forget_finished' then holdfast.forget_finished(now_at)
         when 'check_heads' then holdfast.check_heads()
-        when 'make_partitions' then holdfast.make_partitions(now_at)
-        when 'drop_partitions' then holdfast.drop_partitions(now_at)
+        when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
+        when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
     exception when others then
       raise warning 'holdfast.%: %', part, sqlerrm;
@@ -123,8 +123,10 @@ $$;
 comment on function holdfast.upkeep(interval) is
   'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
 
--- What no dropped partition takes along: finished jobs of a day that had none,
--- and the errors of jobs that are no more. Bounded in rows.
+-- What no dropped partition takes along, past the longest retention: finished jobs
+-- and events of a day that had none; errors, steps, checkpoints and counts of events
+-- of jobs that are no more; and those who waited for the end of a job and were not
+-- heard of again. Bounded in rows.
 create or replace function holdfast.forget_finished(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -132,35 +134,57 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   oldest timestamptz;
-  finished integer;
-  failures integer;
+  waiters integer;
 begin
   select now_at - max(q.retention) into oldest from holdfast.queue q;
-  delete from holdfast.finished_default f
-  where f.ctid = any(array(
-    select d.ctid from holdfast.finished_default d where d.finished_at < oldest limit 10000));
-  get diagnostics finished = row_count;
-  delete from holdfast.attempt_error a
-  where a.ctid = any(array(
-    select e.ctid
-    from holdfast.attempt_error e
-    where e.failed_at < oldest
-      and not exists (select from holdfast.job j where j.id = e.job_id offset 0)
-      and not exists (select from holdfast.dead_letter d where d.id = e.job_id)
-    limit 10000));
-  get diagnostics failures = row_count;
-  return finished + failures;
+  delete from holdfast.waiter w
+  where w.since < now_at - interval '1 minute'
+    and (w.since < now_at - interval '7 days' or not exists (select from holdfast.job j where j.id = w.job_id offset 0));
+  get diagnostics waiters = row_count;
+  return waiters
+    + holdfast.forget_old('finished_default', 'finished_at', oldest, '{}')
+    + holdfast.forget_old('event_default', 'at', oldest, '{}')
+    + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{job,dead_letter}')
+    + holdfast.forget_old('step', 'finished_at', oldest, '{job,dead_letter}')
+    + holdfast.forget_old('checkpoint', 'changed_at', oldest, '{job,dead_letter}')
+    + holdfast.forget_old('event_count', 'last_at', oldest, '{job}');
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is
-  'Delete finished jobs outside the daily partitions, and errors of jobs that are no more, past the longest retention.';
+  'Delete, past the longest retention, what is left of jobs outside the daily partitions, and waiters that are gone.';
 
--- A partition of `finished` for each of the next 7 days. Each is made as a table
+-- Up to 10,000 old rows of a table, but not those of a job that stands in one of
+-- these others. The time is asked again as they go: a row may be another version by then.
+create or replace function holdfast.forget_old(from_table text, time_column text, oldest timestamptz, unless_in text[])
+returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  others text := (
+    select string_agg(format(' and not exists (select from holdfast.%I x where x.id = o.job_id offset 0)', u), '')
+    from unnest(unless_in) u);
+  forgotten integer;
+begin
+  execute format(
+    'delete from holdfast.%1$I t where t.%2$I < $1 and t.ctid = any(array('
+    'select o.ctid from holdfast.%1$I o where o.%2$I < $1%3$s limit 10000))',
+    from_table, time_column, others)
+  using oldest;
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end
+$$;
+comment on function holdfast.forget_old(text, text, timestamptz, text[]) is
+  'Delete old rows of a table whose job is in none of these others; returns how many.';
+
+-- A partition of `finished`, or of `event`, for each of the next 7 days. Each is made as a table
 -- of its own and then attached, with a short lock_timeout: a report that reads
 -- the table would otherwise make the attach wait, and every finish behind it.
 -- Never for today: a finish on its way to the default partition waits for the
 -- attach, and would then be refused there (23514) because its day has moved out.
-create or replace function holdfast.make_partitions(now_at timestamptz)
+drop function if exists holdfast.make_partitions(timestamptz); -- for one table alone
+create or replace function holdfast.make_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -168,22 +192,26 @@ set lock_timeout = '50ms'
 set timezone = 'UTC'
 as $$
 declare
+  time_column constant text := case parent when 'finished' then 'finished_at' else 'at' end;
   today date := (now_at at time zone 'UTC')::date;
   day date;
   name text;
+  taken boolean;
   made integer := 0;
 begin
   for day in select generate_series(today + 1, today + 7, interval '1 day')::date loop
-    name := 'finished_' || to_char(day, 'YYYYMMDD');
+    name := parent || to_char(day, '_YYYYMMDD');
     continue when to_regclass('holdfast.' || name) is not null;
-    -- Jobs of that day already lie in the default partition: leave them there.
-    continue when exists (
-      select from holdfast.finished_default d where d.finished_at >= day::timestamptz and d.finished_at < (day + 1)::timestamptz);
+    -- Rows of that day already lie in the default partition: leave them there.
+    execute format(
+      'select exists (select from holdfast.%I d where d.%I >= %L and d.%I < %L)',
+      parent || '_default', time_column, day::timestamptz, time_column, (day + 1)::timestamptz) into taken;
+    continue when taken;
     begin
-      execute format('create table holdfast.%I (like holdfast.finished including defaults including constraints)', name);
+      execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', name, parent);
       execute format(
-        'alter table holdfast.finished attach partition holdfast.%I for values from (%L) to (%L)',
-        name, day::timestamptz, (day + 1)::timestamptz);
+        'alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
+        parent, name, day::timestamptz, (day + 1)::timestamptz);
       made := made + 1;
     exception when lock_not_available then
       exit; -- somebody reads the table; the next round tries again
@@ -192,10 +220,11 @@ begin
   return made;
 end
 $$;
-comment on function holdfast.make_partitions(timestamptz) is 'Make the daily partitions of finished jobs for the next week.';
+comment on function holdfast.make_partitions(timestamptz, text) is 'Make the daily partitions of finished jobs, or of events, for the next week.';
 
 -- Partitions whose last day is past the longest retention are dropped whole.
-create or replace function holdfast.drop_partitions(now_at timestamptz)
+drop function if exists holdfast.drop_partitions(timestamptz); -- for one table alone
+create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -211,8 +240,8 @@ begin
     select c.relname
     from pg_inherits i
     join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'holdfast.finished'::regclass
-      and c.relname ~ '^finished_[0-9]{8}$'
+    where i.inhparent = ('holdfast.' || parent)::regclass
+      and c.relname ~ '_[0-9]{8}$'
       and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < (now_at - keep) at time zone 'UTC'
     order by c.relname
   loop
@@ -226,4 +255,4 @@ begin
   return dropped;
 end
 $$;
-comment on function holdfast.drop_partitions(timestamptz) is 'Drop the partitions of finished jobs that are past the longest retention.';
+comment on function holdfast.drop_partitions(timestamptz, text) is 'Drop the partitions of finished jobs, or of events, that are past the longest retention.';

@@ -1,0 +1,85 @@
+-- Waiting for the end of a job, without asking again and again.
+--
+-- Who waits notes a channel of its own for the job, commits, looks whether the job
+-- has ended already, and listens. Whoever ends a job looks who waits for it. An end
+-- that is just being written while the note is made sees no note: so the look is
+-- repeated now and then.
+
+create or replace function holdfast.await_jobs(ids uuid[], channel text)
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if await_jobs.channel is null or await_jobs.channel !~ '^[a-z0-9_]{1,63}$' then
+    perform holdfast.refuse_value('channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
+  end if;
+  insert into holdfast.waiter (job_id, channel, since)
+  select distinct i, await_jobs.channel, holdfast.clock()
+  from unnest(ids) i
+  order by i
+  on conflict (job_id, channel) do nothing;
+end
+$$;
+comment on function holdfast.await_jobs(uuid[], text) is
+  'Ask to be notified on a channel when these jobs end; the payload is their ids, separated by commas.';
+
+create or replace function holdfast.await_no_more(ids uuid[], channel text)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  delete from holdfast.waiter w
+  where w.job_id = any(ids)
+    and w.channel = await_no_more.channel
+$$;
+comment on function holdfast.await_no_more(uuid[], text) is 'Do not notify this channel of these jobs after all.';
+
+-- How jobs have ended: nothing of those that have not. A job that nobody knows
+-- any more has the state null.
+create or replace function holdfast.ends(ids uuid[])
+returns table (id uuid, task text, state text, result jsonb, error text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+  select i.id, e.task, e.state, e.result, e.last_error
+  from (select distinct i as id from unnest(ids) i) i
+  left join lateral (
+    select f.task, f.state, f.result, f.last_error, f.finished_at from holdfast.finished f where f.id = i.id
+    union all
+    select d.task, 'dead', null, d.last_error, d.died_at from holdfast.dead_letter d where d.id = i.id
+    order by 5 desc
+    limit 1
+  ) e on true
+  where not exists (select from holdfast.job j where j.id = i.id offset 0)
+$$;
+comment on function holdfast.ends(uuid[]) is
+  'Of these jobs those that have ended: state, result and last error; the state is null where there is no such job.';
+
+-- Tell who waits for these jobs that they have ended.
+create or replace function holdfast.tell_waiters(ids uuid[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if current_setting('holdfast.notify', true) is not distinct from 'off' or pg_notification_queue_usage() >= 0.5 then
+    return; -- they look themselves now and then
+  end if;
+  perform pg_notify(t.channel, t.payload)
+  from (
+    select n.channel, string_agg(n.id, ',') as payload
+    from (
+      select w.channel, w.job_id::text as id, row_number() over (partition by w.channel) / 200 as part
+      from holdfast.waiter w
+      where w.job_id = any(ids)
+    ) n
+    group by n.channel, n.part -- 200 ids have room in a payload
+  ) t;
+end
+$$;
+comment on function holdfast.tell_waiters(uuid[]) is 'Notify those who wait for the end of these jobs.';

@@ -1,0 +1,266 @@
+"""Waiting for jobs to end: thousands of waiters, one connection that listens.
+
+    result() ─┐                      ┌── listen: the ids of jobs that have ended
+    result() ─┼──► Waiting (thread) ─┤
+    result() ─┘                      └── session: note for whom we wait; how have these ended?
+
+Who waits is noted in the database, so whoever ends a job knows whether to tell anybody. The notification is a
+hint: an end that was just being written while we noted it told nobody, and a connection may be lost. So all
+that is waited for is looked at again, soon after it was noted, then every few seconds, and more often where
+nothing can be listened to.
+"""
+
+import asyncio
+import atexit
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+
+from holdfast import calls
+from holdfast.calls import End
+from holdfast.database import Database, Session
+from holdfast.errors import DatabaseUnavailable, NotReady
+from holdfast.events import emit
+
+AGAIN_SECONDS = 0.2
+LOOK_SECONDS = 5.0
+DEAF_SECONDS = 0.5
+# How long the thread stays when nobody waits any more.
+IDLE_SECONDS = 30.0
+BATCH = 5000
+
+_CLOSED = "this Holdfast was closed while a job was waited for"
+
+
+class Waiting:
+    """All who wait in this process for jobs of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._waiters: dict[str, list[Future[End]]] = {}
+        self._new: list[str] = []
+        self._gone: list[str] = []
+        self._hub: _Hub | None = None
+        self._closed = False
+
+    def add(self, ids: Iterable[str]) -> "list[Future[End]]":
+        """A promise for each of these: how it has ended."""
+        futures: list[Future[End]] = []
+        with self._lock:
+            if self._closed:
+                raise DatabaseUnavailable(_CLOSED)
+            if self._process != os.getpid():  # a fork: the thread has stayed behind
+                self._process, self._waiters, self._new, self._hub = os.getpid(), {}, [], None
+            for job_id in ids:
+                future: Future[End] = Future()
+                waiters = self._waiters.setdefault(job_id, [])
+                if not waiters:
+                    self._new.append(job_id)
+                waiters.append(future)
+                futures.append(future)
+            if futures and self._hub is None:
+                hub = _Hub(self._database, self)
+                hub.start()
+                self._hub = hub
+                # Before the embedded server, if there is one, takes the connection away.
+                atexit.register(self.close)
+            elif self._hub is not None:
+                self._hub.wake()
+        return futures
+
+    def drop(self, job_id: str, future: "Future[End]") -> None:
+        """Somebody waits no more."""
+        with self._lock:
+            waiters = self._waiters.get(job_id, [])
+            if future in waiters:
+                waiters.remove(future)
+                if not waiters:
+                    del self._waiters[job_id]
+                    self._gone.append(job_id)
+        future.cancel()
+
+    def close(self) -> None:
+        """End, and let nobody wait for ever."""
+        atexit.unregister(self.close)
+        with self._lock:
+            self._closed, hub = True, self._hub
+        if hub is not None:
+            hub.stop()
+        self.fail(DatabaseUnavailable(_CLOSED))
+
+    # For the hub.
+
+    def take(self) -> tuple[list[str], list[str]]:
+        """What has come and gone since."""
+        with self._lock:
+            new, self._new = self._new[:BATCH], self._new[BATCH:]
+            gone, self._gone = self._gone, []
+            return new, [job_id for job_id in gone if job_id not in self._waiters]
+
+    def begin_anew(self) -> None:
+        """All that is waited for is to be noted again."""
+        with self._lock:
+            self._new = list(self._waiters)
+
+    def waited_for(self) -> list[str]:
+        with self._lock:
+            return list(self._waiters)
+
+    def settle(self, ends: Sequence[End]) -> None:
+        for end in ends:
+            with self._lock:
+                waiters = self._waiters.pop(end.id, [])
+            for future in waiters:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(end)
+
+    def fail(self, error: Exception, hub: "_Hub | None" = None) -> None:
+        """Tell all who wait; the next one to come has another hub."""
+        with self._lock:
+            waiters, self._waiters, self._new = self._waiters, {}, []
+            if self._hub is hub:
+                self._hub = None
+        for future in (future for some in waiters.values() for future in some):
+            if future.set_running_or_notify_cancel():
+                future.set_exception(error)
+
+    def leave(self, hub: "_Hub") -> bool:
+        """Whether the hub may end: nobody waits."""
+        with self._lock:
+            if self._waiters or self._new:
+                return False
+            if self._hub is hub:
+                self._hub = None
+            return True
+
+
+class _Hub:
+    """The thread, and its loop."""
+
+    def __init__(self, database: Database, waiting: Waiting) -> None:
+        self._database = database
+        self._waiting = waiting
+        self._channel = f"holdfast_wait_{secrets.token_hex(8)}"
+        self._listens = not database.transaction_pooling
+        self._hearing = False
+        self._heard: set[str] = set()
+        self._look_now = False
+        self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="holdfast-waiting", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._ready.wait()
+
+    def wake(self) -> None:
+        loop, woken = self._loop, self._woken
+        if loop is not None and woken is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(woken.set)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._run())
+        except Exception as error:  # noqa: BLE001 - told to those who wait, who would else wait for ever
+            emit("waiting.broken", error=error)
+            self._ready.set()  # whoever started this thread waits for it, and has the lock
+            self._waiting.fail(error, self)
+        finally:
+            self._ready.set()
+
+    async def _run(self) -> None:
+        self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        session = self._database.session(("application_name", "holdfast waiting"))
+        listening = asyncio.create_task(self._listen()) if self._listens else None
+        try:
+            while not self._stopped:
+                try:
+                    if await self._turn(session):
+                        return
+                except NotReady as error:
+                    emit("waiting.failed", error=error)
+                    await asyncio.sleep(DEAF_SECONDS)
+                    self._look_now = True
+        finally:
+            if listening is not None:
+                listening.cancel()
+                await asyncio.wait({listening})
+            await session.close()
+
+    async def _turn(self, session: Session) -> bool:
+        """One look; whether nobody waits any more."""
+        woken = self._woken
+        assert woken is not None  # noqa: S101 - made with the loop
+        woken.clear()
+        new, gone = self._waiting.take()
+        heard, self._heard = self._heard, set()
+        if self._hearing and new:
+            try:
+                await session.run(calls.await_jobs(new, self._channel))
+            except BaseException:
+                self._look_now = True
+                raise
+        if self._look_now:
+            self._look_now = False
+            heard.update(self._waiting.waited_for())
+        asked = [*dict.fromkeys([*new, *heard])]
+        ended: list[str] = []
+        for begin in range(0, len(asked), BATCH):
+            ends = await session.run(calls.ends(asked[begin : begin + BATCH]))
+            self._waiting.settle(ends)
+            ended += [end.id for end in ends]
+        if self._hearing and (ended or gone):
+            await session.run(calls.await_no_more([*ended, *gone], self._channel))
+        return await self._rest(woken, again=bool(new))
+
+    async def _rest(self, woken: asyncio.Event, *, again: bool) -> bool:
+        waits = bool(self._waiting.waited_for())
+        if not waits:
+            patience = IDLE_SECONDS
+        elif again:
+            patience = AGAIN_SECONDS
+        else:
+            patience = LOOK_SECONDS if self._hearing else DEAF_SECONDS
+        try:
+            async with asyncio.timeout(patience):
+                await woken.wait()
+        except TimeoutError:
+            self._look_now = True
+            return not waits and self._waiting.leave(self)
+        return False
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with contextlib.aclosing(
+                    self._database.listener().listen([self._channel])
+                ) as notifications:
+                    async for payload in notifications:
+                        if payload is not None:
+                            self._heard.update(payload.split(","))
+                        elif not self._hearing:
+                            # Whoever was waited for before is noted now.
+                            self._hearing = True
+                            self._waiting.begin_anew()
+                        else:
+                            continue
+                        self.wake()
+            except DatabaseUnavailable as error:
+                emit("waiting.lost", error=error)
+            self._hearing = False
+            await asyncio.sleep(DEAF_SECONDS)
