@@ -6,82 +6,31 @@ A test holds every signature here against `pg_proc`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import msgspec
 
 from holdfast import arrays
+from holdfast.calls.base import (
+    FUNCTIONS as FUNCTIONS,
+    Call as Call,
+    Function as Function,
+    Row as Row,
+    Rows as Rows,
+    column,
+    function,
+    nothing,
+    one,
+)
 from holdfast.job import JobSnapshot, JobState, NewJob, Priority
 from holdfast.retry import RetryPolicy
 
-T = TypeVar("T")
-Row = tuple[Any, ...]
-Rows = Sequence[Row]
-
-
-class Call(NamedTuple, Generic[T]):
-    """One call of one SQL function: carry it to a database and `read` what comes back.
-
-    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them, and
-    bytes as they are.
-    """
-
-    function: "Function"
-    values: Sequence[Any]
-    read: Callable[[Rows], T]
-    plain: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Function:
-    """The signature of a SQL function, and the columns that we ask of it.
-
-    JSON and UUIDs travel as text where speed counts, and the answer to a plain call has them so: they are
-    decoded once, by those who need them.
-    """
-
-    name: str
-    parameters: Mapping[str, str]
-    columns: str = "*"
-    # It returns one value, of this type: asked for in the select list, which costs the server a tenth less.
-    value: str | None = None
-
-    def __call__(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
-        return Call(self, values, read)
-
-    def plain(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
-        return Call(self, values, read, plain=True)
-
-
-FUNCTIONS: dict[str, Function] = {}
-
-
-def _function(name: str, parameters: str = "", columns: str = "*", value: str | None = None) -> Function:
-    pairs = (part.split(maxsplit=1) for part in parameters.split(", ") if part)
-    function = Function(name, {parameter: kind for parameter, kind in pairs}, columns, value)  # noqa: C416 - lists, not pairs
-    FUNCTIONS[name] = function
-    return function
-
-
-def _nothing(_rows: Rows) -> None:
-    return None
-
-
-def _one(rows: Rows) -> Any:
-    return rows[0][0]
-
-
-def _column(rows: Rows) -> list[Any]:
-    return [row[0] for row in rows]
-
-
 # Producing.
 
-_enqueue = _function(
+_enqueue = function(
     "enqueue",
     "task text, payload jsonb, queue text, priority integer, run_at timestamptz, delay interval, "
     "max_attempts integer, id uuid, headers jsonb",
@@ -89,13 +38,13 @@ _enqueue = _function(
 )
 # The same with what most jobs say: half the values to send and to read.
 _enqueue_usual = Function("enqueue", dict(list(_enqueue.parameters.items())[:4]), value=_enqueue.value)
-_enqueue_many = _function(
+_enqueue_many = function(
     "enqueue_many",
     "tasks text[], payloads jsonb[], queues text[], priorities integer[], run_ats timestamptz[], "
     "delays interval[], max_attempts integer[], ids uuid[], headers jsonb[]",
     "enqueue_many::text",
 )
-_places = _function(
+_places = function(
     "places",
     "tasks text[], queues text[], priorities integer[]",
     # A number is the same in every time zone and DateStyle of a caller's own connection.
@@ -108,26 +57,26 @@ def enqueue(job: NewJob) -> Call[str]:
     usual = (job.task, job.payload, job.queue, job.priority)
     more = (job.run_at, job.delay, job.max_attempts, job.id, job.headers)
     if more == (None, None, None, None, None):
-        return _enqueue_usual.plain(_one, *usual)
+        return _enqueue_usual.plain(one, *usual)
     delay = None if job.delay is None else _interval(job.delay)
-    return _enqueue.plain(_one, *usual, job.run_at, delay, job.max_attempts, job.id, job.headers)
+    return _enqueue.plain(one, *usual, job.run_at, delay, job.max_attempts, job.id, job.headers)
 
 
 def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[str]]:
-    def column(values: list[Any]) -> list[Any] | None:
+    def given(values: list[Any]) -> list[Any] | None:
         return values if any(value is not None for value in values) else None
 
     return _enqueue_many(
-        _column,
+        column,
         [job.task for job in jobs],
         [job.payload for job in jobs],
         [job.queue for job in jobs],
         [job.priority for job in jobs],
-        column([job.run_at for job in jobs]),
-        column([None if job.delay is None else _interval(job.delay) for job in jobs]),
-        column([job.max_attempts for job in jobs]),
-        column([job.id for job in jobs]),
-        column([job.headers for job in jobs]),
+        given([job.run_at for job in jobs]),
+        given([None if job.delay is None else _interval(job.delay) for job in jobs]),
+        given([job.max_attempts for job in jobs]),
+        given([job.id for job in jobs]),
+        given([job.headers for job in jobs]),
     )
 
 
@@ -183,10 +132,10 @@ _CLAIMED = (
     "id, task, payload, attempt, max_attempts, queue, priority, suspect, "
     "date_part('epoch', created_at), headers"
 )
-_claim = _function(
+_claim = function(
     "claim", "worker uuid, lease uuid, queues text[], tasks text[], amount integer, above integer", _CLAIMED
 )
-_claimed = _function("claimed", "worker uuid, lease uuid", _CLAIMED)
+_claimed = function("claimed", "worker uuid, lease uuid", _CLAIMED)
 
 
 def _read_claimed(lease: str) -> Callable[[Rows], list[Claimed]]:
@@ -227,12 +176,12 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     note: "Progress | None" = None
 
 
-_complete = _function("complete", "id uuid, lease uuid, result jsonb")
+_complete = function("complete", "id uuid, lease uuid, result jsonb")
 
 
 def complete(job_id: str, lease: str, result: str | None) -> Call[None]:
     """Raises where `finish` answers with a refusal: for a transaction that must not commit then."""
-    return _complete(_nothing, job_id, lease, result)
+    return _complete(nothing, job_id, lease, result)
 
 
 class Refusal(NamedTuple):
@@ -245,7 +194,7 @@ class Refusal(NamedTuple):
     lease: str | None
 
 
-_finish = _function(
+_finish = function(
     "finish",
     "ids uuid[], leases uuid[], outcomes text[], results jsonb[], errors text[], tracebacks text[], "
     "retries boolean[], delays interval[], durations double precision[]",
@@ -291,46 +240,46 @@ def _read_refusals(rows: Rows) -> list[Refusal]:
     return [Refusal._make(row) for row in rows]
 
 
-_start = _function(
+_start = function(
     "start",
     "ids uuid[], leases uuid[], seconds double precision[], timeouts interval[], once boolean[]",
     "start::text",
 )
-_not_held = _function("not_held", "ids uuid[], leases uuid[]", "not_held::text")
-_progress_many = _function(
+_not_held = function("not_held", "ids uuid[], leases uuid[]", "not_held::text")
+_progress_many = function(
     "progress_many",
     "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[], steps text[], "
     "states jsonb[]",
     "progress_many::text",
 )
-_publish_many = _function(
+_publish_many = function(
     "publish_many",
     "ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[]",
     "publish_many::text",
 )
-_keep_step = _function(
+_keep_step = function(
     "keep_step",
     "id uuid, lease uuid, name text, result jsonb, duration double precision",
     "keep_step::text",
 )
-_memory = _function("memory", "id uuid", "state::text, names, results")
+_memory = function("memory", "id uuid", "state::text, names, results")
 
 
 def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
     """Write down that these run; answers with those that are no longer held."""
-    return _start.plain(_column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None)
+    return _start.plain(column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None)
 
 
 def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool) -> Call[list[str]]:
     """The same before it runs, with its deadline, and whether it may never run again."""
     deadline = None if timeout is None else arrays.texts([_interval(timeout)])
     mark = arrays.words([str(once)])
-    return _start.plain(_column, arrays.words([job_id]), arrays.words([lease]), None, deadline, mark)
+    return _start.plain(column, arrays.words([job_id]), arrays.words([lease]), None, deadline, mark)
 
 
 def not_held(ids: list[str], leases: list[str]) -> Call[list[str]]:
     """Answers with those that are no longer held."""
-    return _not_held.plain(_column, arrays.words(ids), arrays.words(leases))
+    return _not_held.plain(column, arrays.words(ids), arrays.words(leases))
 
 
 class Progress(NamedTuple):
@@ -348,7 +297,7 @@ class Progress(NamedTuple):
 def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
     """Write down how far these are; answers with those that are no longer held."""
     return _progress_many.plain(
-        _column,
+        column,
         arrays.words([report.id for report in reports]),
         arrays.words([report.lease for report in reports]),
         arrays.numbers([report.percent for report in reports]),
@@ -372,7 +321,7 @@ class Published(NamedTuple):
 def publish_many(events: Sequence[Published]) -> Call[list[str]]:
     """Write these events, each once; answers with the jobs that are no longer held."""
     return _publish_many.plain(
-        _column,
+        column,
         arrays.words([event.id for event in events]),
         arrays.words([event.lease for event in events]),
         arrays.numbers([event.number for event in events]),
@@ -383,7 +332,7 @@ def publish_many(events: Sequence[Published]) -> Call[list[str]]:
 
 def keep_step(job_id: str, lease: str, name: str, result: str, seconds: float) -> Call[str | None]:
     """Answers with the result that is kept, as JSON text."""
-    return _keep_step(_one, job_id, lease, name, result, seconds)
+    return _keep_step(one, job_id, lease, name, result, seconds)
 
 
 class Memory(NamedTuple):
@@ -405,17 +354,17 @@ def memory(job_id: str) -> Call[Memory]:
 
 # A worker's life.
 
-_register = _function(
+_register = function(
     "register",
     "name text, queues text[], tasks text[], lease_time interval, host text, pid integer, version text",
     "register::text",
 )
-_heartbeat = _function("heartbeat", "worker uuid")
-_sleep = _function("sleep", "worker uuid, asleep boolean, above integer")
-_leave = _function("leave", "worker uuid")
-_disown = _function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
-_channel = _function("channel", "queue text")
-_cancels = _function("cancels", "worker uuid", "id::text, lease::text")
+_heartbeat = function("heartbeat", "worker uuid")
+_sleep = function("sleep", "worker uuid, asleep boolean, above integer")
+_leave = function("leave", "worker uuid")
+_disown = function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
+_channel = function("channel", "queue text")
+_cancels = function("cancels", "worker uuid", "id::text, lease::text")
 
 
 def register(
@@ -429,25 +378,25 @@ def register(
     version: str,
 ) -> Call[str]:
     return _register.plain(
-        _one, name, _texts(queues), _texts(tasks), _interval(lease_time), host, pid, version
+        one, name, _texts(queues), _texts(tasks), _interval(lease_time), host, pid, version
     )
 
 
 def heartbeat(worker: str) -> Call[datetime]:
-    return _heartbeat.plain(_one, worker)
+    return _heartbeat.plain(one, worker)
 
 
 def sleep(worker: str, *, above: int | None = None) -> Call[bool]:
     """Answers whether a transaction that may hold new jobs is open, of which nobody may tell us."""
-    return _sleep.plain(_one, worker, True, above)
+    return _sleep.plain(one, worker, True, above)
 
 
 def leave(worker: str) -> Call[int]:
-    return _leave.plain(_one, worker)
+    return _leave.plain(one, worker)
 
 
 def disown(worker: str, held: list[str], in_flight: list[str], before: datetime) -> Call[int]:
-    return _disown.plain(_one, worker, arrays.words(held), arrays.words(in_flight), before)
+    return _disown.plain(one, worker, arrays.words(held), arrays.words(in_flight), before)
 
 
 def cancels(worker: str) -> Call[list[tuple[str, str]]]:
@@ -456,34 +405,34 @@ def cancels(worker: str) -> Call[list[tuple[str, str]]]:
 
 
 def channel(queue: str) -> Call[str]:
-    return _channel.plain(_one, queue)
+    return _channel.plain(one, queue)
 
 
 # Duties.
 
-_promote = _function("promote", "amount integer")
-_recover = _function("recover", "timeout interval")
-_advance = _function("advance")
-_upkeep = _function("upkeep", "rest interval")
-_tick = _function("tick")
+_promote = function("promote", "amount integer")
+_recover = function("recover", "timeout interval")
+_advance = function("advance")
+_upkeep = function("upkeep", "rest interval")
+_tick = function("tick")
 
 
 def promote(amount: int = 2000) -> Call[timedelta | None]:
     """Answers with how long it is until the next job is due."""
-    return _promote.plain(_one, amount)
+    return _promote.plain(one, amount)
 
 
 def recover(timeout: timedelta | None = None) -> Call[int]:
-    return _recover.plain(_one, None if timeout is None else _interval(timeout))
+    return _recover.plain(one, None if timeout is None else _interval(timeout))
 
 
 def advance() -> Call[int]:
-    return _advance.plain(_one)
+    return _advance.plain(one)
 
 
 def upkeep(rest: timedelta) -> Call[int]:
     """Not if the last one in the fleet ended less than a rest ago."""
-    return _upkeep.plain(_one, _interval(rest))
+    return _upkeep.plain(one, _interval(rest))
 
 
 def tick() -> Call[list[tuple[str, str | None]]]:
@@ -493,24 +442,24 @@ def tick() -> Call[list[tuple[str, str | None]]]:
 
 # Operating.
 
-_cancel = _function("cancel", "id uuid")
-_cancel_many = _function("cancel_many", "ids uuid[]")
-_cancel_matching = _function(
+_cancel = function("cancel", "id uuid")
+_cancel_many = function("cancel_many", "ids uuid[]")
+_cancel_matching = function(
     "cancel_matching",
     "queue text, task text, state text, amount integer, after uuid",
     "cancelled, requested, last_id",
 )
-_give_up = _function("give_up", "id uuid, reason text")
-_run_now = _function("run_now", "id uuid")
-_reschedule = _function("reschedule", "id uuid, run_at timestamptz, delay interval")
-_pause = _function("pause", "queue text")
-_resume = _function("resume", "queue text")
-_retry_delay = _function("retry_delay", "task text, attempt integer, queue text")
+_give_up = function("give_up", "id uuid, reason text")
+_run_now = function("run_now", "id uuid")
+_reschedule = function("reschedule", "id uuid, run_at timestamptz, delay interval")
+_pause = function("pause", "queue text")
+_resume = function("resume", "queue text")
+_retry_delay = function("retry_delay", "task text, attempt integer, queue text")
 
 
 def cancel(job_id: UUID) -> Call[str]:
     """Answers `cancelled`, `requested`, or the end state that the job had already."""
-    return _cancel(_one, job_id)
+    return _cancel(one, job_id)
 
 
 def cancel_many(ids: Sequence[UUID]) -> Call[dict[UUID, str | None]]:
@@ -535,31 +484,31 @@ def cancel_matching(
 
 
 def give_up(job_id: UUID, reason: str | None) -> Call[str]:
-    return _give_up(_one, job_id, reason)
+    return _give_up(one, job_id, reason)
 
 
 def run_now(job_id: UUID) -> Call[str]:
-    return _run_now(_one, job_id)
+    return _run_now(one, job_id)
 
 
 def reschedule(job_id: UUID, run_at: datetime | None, delay: timedelta | None) -> Call[datetime]:
     """Answers when it is due."""
-    return _reschedule(_one, job_id, run_at, None if delay is None else _interval(delay))
+    return _reschedule(one, job_id, run_at, None if delay is None else _interval(delay))
 
 
 def pause(queue: str) -> Call[None]:
-    return _pause(_nothing, queue)
+    return _pause(nothing, queue)
 
 
 def resume(queue: str) -> Call[None]:
-    return _resume(_nothing, queue)
+    return _resume(nothing, queue)
 
 
 def retry_delay(task: str, attempt: int, queue: str = "default") -> Call[timedelta]:
-    return _retry_delay(_one, task, attempt, queue)
+    return _retry_delay(one, task, attempt, queue)
 
 
-_set_retry_policy = _function(
+_set_retry_policy = function(
     "set_retry_policy",
     "task text, max_attempts integer, base interval, factor double precision, cap interval, "
     "jitter double precision, declared boolean",
@@ -571,20 +520,20 @@ def set_retry_policy(
 ) -> Call[None]:
     """With `declared` it comes from the code, and gives way to what an operator has set."""
     if policy is None:
-        return _set_retry_policy(_nothing, task, max_attempts, None, None, None, None, declared)
+        return _set_retry_policy(nothing, task, max_attempts, None, None, None, None, declared)
     attempts = policy.max_attempts if max_attempts is None else max_attempts
     return _set_retry_policy(
-        _nothing, task, attempts, policy.base, policy.factor, policy.cap, policy.jitter, declared
+        nothing, task, attempts, policy.base, policy.factor, policy.cap, policy.jitter, declared
     )
 
 
-_reset_retry_policy = _function("reset_retry_policy", "task text")
-_list_retry_policies = _function("list_retry_policies")
+_reset_retry_policy = function("reset_retry_policy", "task text")
+_list_retry_policies = function("list_retry_policies")
 
 
 def reset_retry_policy(task: str) -> Call[bool]:
     """Answers whether there was one."""
-    return _reset_retry_policy(_one, task)
+    return _reset_retry_policy(one, task)
 
 
 class PolicyRow(NamedTuple):
@@ -609,16 +558,16 @@ _SCHEDULE = (
     "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "
     "priority integer, max_attempts integer, missed text, overlap boolean, jitter interval"
 )
-_add_schedule = _function("add_schedule", f"{_SCHEDULE}, declared boolean")
-_change_schedule = _function("change_schedule", _SCHEDULE)
-_pause_schedule = _function("pause_schedule", "name text")
-_resume_schedule = _function("resume_schedule", "name text")
-_remove_schedule = _function("remove_schedule", "name text")
-_run_schedule = _function("run_schedule", "name text")
-_list_schedules = _function("list_schedules", "upcoming integer")
-_upcoming = _function("upcoming", "name text, amount integer")
-_next_occurrence = _function("next_occurrence", "cron text, after timestamptz, zone text")
-_cron_in_words = _function("cron_in_words", "cron text")
+_add_schedule = function("add_schedule", f"{_SCHEDULE}, declared boolean")
+_change_schedule = function("change_schedule", _SCHEDULE)
+_pause_schedule = function("pause_schedule", "name text")
+_resume_schedule = function("resume_schedule", "name text")
+_remove_schedule = function("remove_schedule", "name text")
+_run_schedule = function("run_schedule", "name text")
+_list_schedules = function("list_schedules", "upcoming integer")
+_upcoming = function("upcoming", "name text, amount integer")
+_next_occurrence = function("next_occurrence", "cron text, after timestamptz, zone text")
+_cron_in_words = function("cron_in_words", "cron text")
 _USUAL_SCHEDULE = {
     "zone": "UTC",
     "payload": "{}",
@@ -632,11 +581,11 @@ _USUAL_SCHEDULE = {
 
 def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
     """Answers when it runs next. What is said has the names of the function's parameters."""
-    return _add_schedule(_one, *_schedule_values(name, {**_USUAL_SCHEDULE, **said}), declared)
+    return _add_schedule(one, *_schedule_values(name, {**_USUAL_SCHEDULE, **said}), declared)
 
 
 def change_schedule(name: str, said: Mapping[str, Any]) -> Call[datetime]:
-    return _change_schedule(_one, *_schedule_values(name, said))
+    return _change_schedule(one, *_schedule_values(name, said))
 
 
 def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
@@ -648,19 +597,19 @@ def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
 
 
 def pause_schedule(name: str) -> Call[bool]:
-    return _pause_schedule(_one, name)
+    return _pause_schedule(one, name)
 
 
 def resume_schedule(name: str) -> Call[bool]:
-    return _resume_schedule(_one, name)
+    return _resume_schedule(one, name)
 
 
 def remove_schedule(name: str) -> Call[bool]:
-    return _remove_schedule(_one, name)
+    return _remove_schedule(one, name)
 
 
 def run_schedule(name: str) -> Call[UUID]:
-    return _run_schedule(_one, name)
+    return _run_schedule(one, name)
 
 
 class ScheduleRow(NamedTuple):
@@ -694,24 +643,24 @@ def list_schedules(upcoming: int = 5) -> Call[list[ScheduleRow]]:
 
 
 def upcoming(name: str, amount: int) -> Call[list[datetime]]:
-    return _upcoming(_column, name, amount)
+    return _upcoming(column, name, amount)
 
 
 def next_occurrence(cron: str, after: datetime, zone: str) -> Call[datetime]:
-    return _next_occurrence(_one, cron, after, zone)
+    return _next_occurrence(one, cron, after, zone)
 
 
 def cron_in_words(cron: str) -> Call[str]:
-    return _cron_in_words(_one, cron)
+    return _cron_in_words(one, cron)
 
 
 # Dead letters.
 
-_replay = _function("replay", "id uuid, start_over boolean")
-_purge = _function("purge", "id uuid")
+_replay = function("replay", "id uuid, start_over boolean")
+_purge = function("purge", "id uuid")
 _DEAD = "queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer"
-_replay_many = _function("replay_many", f"{_DEAD}, start_over boolean")
-_purge_many = _function("purge_many", _DEAD)
+_replay_many = function("replay_many", f"{_DEAD}, start_over boolean")
+_purge_many = function("purge_many", _DEAD)
 
 
 class Dead(NamedTuple):
@@ -726,19 +675,19 @@ class Dead(NamedTuple):
 
 
 def replay(job_id: UUID, *, start_over: bool = False) -> Call[str]:
-    return _replay(_one, job_id, start_over)
+    return _replay(one, job_id, start_over)
 
 
 def purge(job_id: UUID) -> Call[None]:
-    return _purge(_nothing, job_id)
+    return _purge(nothing, job_id)
 
 
 def replay_many(dead: Dead, *, start_over: bool = False) -> Call[int]:
-    return _replay_many(_one, *dead, start_over)
+    return _replay_many(one, *dead, start_over)
 
 
 def purge_many(dead: Dead) -> Call[int]:
-    return _purge_many(_one, *dead)
+    return _purge_many(one, *dead)
 
 
 # Looking.
@@ -751,17 +700,17 @@ _SNAPSHOT = (
 _SNAPSHOT_FIELDS = tuple(column.removesuffix("::text") for column in _SNAPSHOT.split(", "))
 _JSON_FIELDS = frozenset({"payload", "result", "headers"})
 
-_job = _function("job", "id uuid", _SNAPSHOT)
-_list_jobs = _function("list_jobs", "queue text, task text, state text, amount integer", _SNAPSHOT)
-_list_dead = _function("list_dead", _DEAD, _SNAPSHOT)
-_job_errors = _function("job_errors", "id uuid")
-_job_steps = _function("job_steps", "id uuid")
-_job_checkpoint = _function("job_checkpoint", "id uuid")
-_read_events = _function("read_events", "job_id uuid, queue text, after text, amount integer")
-_event_cursor = _function("event_cursor", "job_id uuid")
-_stats = _function("stats")
-_list_queues = _function("list_queues")
-_list_workers = _function("list_workers")
+_job = function("job", "id uuid", _SNAPSHOT)
+_list_jobs = function("list_jobs", "queue text, task text, state text, amount integer", _SNAPSHOT)
+_list_dead = function("list_dead", _DEAD, _SNAPSHOT)
+_job_errors = function("job_errors", "id uuid")
+_job_steps = function("job_steps", "id uuid")
+_job_checkpoint = function("job_checkpoint", "id uuid")
+_read_events = function("read_events", "job_id uuid, queue text, after text, amount integer")
+_event_cursor = function("event_cursor", "job_id uuid")
+_stats = function("stats")
+_list_queues = function("list_queues")
+_list_workers = function("list_workers")
 
 
 def _read_snapshot(row: Row) -> JobSnapshot:
@@ -815,7 +764,7 @@ def job_steps(job_id: UUID) -> Call[list[StepRow]]:
 
 
 def job_checkpoint(job_id: UUID) -> Call[dict[str, Any] | None]:
-    return _job_checkpoint(_one, job_id)
+    return _job_checkpoint(one, job_id)
 
 
 class Event(NamedTuple):
@@ -840,14 +789,14 @@ def read_events(
 
 def event_cursor(job_id: UUID | None) -> Call[str]:
     """Answers with the cursor of this moment in the events of a job, or else of a queue or all."""
-    return _event_cursor(_one, job_id)
+    return _event_cursor(one, job_id)
 
 
 # Waiting for the end.
 
-_await_jobs = _function("await_jobs", "ids uuid[], channel text")
-_await_no_more = _function("await_no_more", "ids uuid[], channel text")
-_ends = _function("ends", "ids uuid[]", "id::text, task, state, result::text, error")
+_await_jobs = function("await_jobs", "ids uuid[], channel text")
+_await_no_more = function("await_no_more", "ids uuid[], channel text")
+_ends = function("ends", "ids uuid[]", "id::text, task, state, result::text, error")
 
 
 class End(NamedTuple):
@@ -861,11 +810,11 @@ class End(NamedTuple):
 
 
 def await_jobs(ids: Sequence[str], channel: str) -> Call[None]:
-    return _await_jobs.plain(_nothing, arrays.words(ids), channel)
+    return _await_jobs.plain(nothing, arrays.words(ids), channel)
 
 
 def await_no_more(ids: Sequence[str], channel: str) -> Call[None]:
-    return _await_no_more.plain(_nothing, arrays.words(ids), channel)
+    return _await_no_more.plain(nothing, arrays.words(ids), channel)
 
 
 def ends(ids: Sequence[str]) -> Call[list[End]]:
