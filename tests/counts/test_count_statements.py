@@ -111,7 +111,7 @@ def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, wor
     until(lambda: len(passed) == LOOPS and min(passed.values()) >= 60, say=lambda: passed)
     statements, writes, size = counter.statements(), counter.writes(), counter.wal_bytes()
     print("\n", statements, writes, "writes", size, "bytes")  # noqa: T201 - to be recorded
-    # Whoever falls asleep beside an open transaction looks again sooner, and asks each time whether it is over:
+    # Whoever falls asleep beside an open transaction looks again sooner, and asks whether it is over:
     # here a minute may pass within the transaction of another duty.
     sooner = statements["sleep"] - 1
     for name, recorded in {**IDLE, "claim": IDLE["claim"] + sooner}.items():
