@@ -5,9 +5,9 @@
     result() ─┘                      └── session: note for whom we wait; how have these ended?
 
 Who waits is noted in the database, so whoever ends a job knows whether to tell anybody. The notification is a
-hint: an end that was just being written while we noted it told nobody, and a connection may be lost. So all
-that is waited for is looked at again, soon after it was noted, then every few seconds, and more often where
-nothing can be listened to.
+hint: an end that was just being written while we noted it told nobody, and a connection may be lost. So what
+is waited for is looked at again a few times soon after it was noted; all of it every few seconds, and more
+often where nothing can be listened to.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 from holdfast import calls
@@ -25,7 +25,8 @@ from holdfast.database import Database, Session
 from holdfast.errors import DatabaseUnavailable, NotReady
 from holdfast.events import emit
 
-AGAIN_SECONDS = 0.2
+# How long after it was noted a job is looked at again: for the end that was just being written.
+AGAIN_SECONDS = (0.01, 0.04, 0.12, 0.3)
 LOOK_SECONDS = 5.0
 DEAF_SECONDS = 0.5
 # How long the thread stays when nobody waits any more.
@@ -111,6 +112,11 @@ class Waiting:
         with self._lock:
             return list(self._waiters)
 
+    def among(self, ids: Iterable[str]) -> Iterator[str]:
+        """Those of them that are waited for."""
+        with self._lock:
+            return iter([job_id for job_id in ids if job_id in self._waiters])
+
     def settle(self, ends: Sequence[End]) -> None:
         for end in ends:
             with self._lock:
@@ -149,7 +155,8 @@ class _Hub:
         self._listens = not database.transaction_pooling
         self._hearing = False
         self._heard: set[str] = set()
-        self._look_now = False
+        self._look_at = 0.0
+        self._again: list[tuple[float, list[str]]] = []
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Event | None = None
@@ -195,7 +202,7 @@ class _Hub:
                 except NotReady as error:
                     emit("waiting.failed", error=error)
                     await asyncio.sleep(DEAF_SECONDS)
-                    self._look_now = True
+                    self._look_at = 0.0
         finally:
             if listening is not None:
                 listening.cancel()
@@ -204,19 +211,20 @@ class _Hub:
 
     async def _turn(self, session: Session) -> bool:
         """One look; whether nobody waits any more."""
-        woken = self._woken
-        assert woken is not None  # noqa: S101 - made with the loop
+        loop, woken = self._loop, self._woken
+        assert loop is not None and woken is not None  # noqa: S101, PT018 - they are made together
         woken.clear()
         new, gone = self._waiting.take()
         heard, self._heard = self._heard, set()
+        heard.update(self._due(loop.time()))
         if self._hearing and new:
             try:
                 await session.run(calls.await_jobs(new, self._channel))
             except BaseException:
-                self._look_now = True
+                self._look_at = 0.0
                 raise
-        if self._look_now:
-            self._look_now = False
+        if loop.time() >= self._look_at:
+            self._look_at = loop.time() + (LOOK_SECONDS if self._hearing else DEAF_SECONDS)
             heard.update(self._waiting.waited_for())
         asked = [*dict.fromkeys([*new, *heard])]
         ended: list[str] = []
@@ -226,21 +234,26 @@ class _Hub:
             ended += [end.id for end in ends]
         if self._hearing and (ended or gone):
             await session.run(calls.await_no_more([*ended, *gone], self._channel))
-        return await self._rest(woken, again=bool(new))
+        if new:
+            self._again += [(loop.time() + seconds, new) for seconds in AGAIN_SECONDS]
+        return await self._rest(loop.time(), woken)
 
-    async def _rest(self, woken: asyncio.Event, *, again: bool) -> bool:
+    def _due(self, now: float) -> Iterator[str]:
+        """Those that were noted lately, are waited for still, and are to be looked at again."""
+        due = [ids for when, ids in self._again if when <= now]
+        self._again = [(when, ids) for when, ids in self._again if when > now]
+        return self._waiting.among(job_id for ids in due for job_id in ids)
+
+    async def _rest(self, now: float, woken: asyncio.Event) -> bool:
         waits = bool(self._waiting.waited_for())
-        if not waits:
-            patience = IDLE_SECONDS
-        elif again:
-            patience = AGAIN_SECONDS
+        if waits:
+            until = min([self._look_at, *(when for when, _ in self._again)])
         else:
-            patience = LOOK_SECONDS if self._hearing else DEAF_SECONDS
+            until, self._again = now + IDLE_SECONDS, []
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(until - now):
                 await woken.wait()
         except TimeoutError:
-            self._look_now = True
             return not waits and self._waiting.leave(self)
         return False
 

@@ -156,8 +156,14 @@ def test_a_thousand_wait_over_one_connection_and_all_are_woken(hf, add, work, as
     until(lambda: not ask("select from holdfast.waiter"))
 
 
-def test_an_end_that_told_nobody_is_found(hf, add, ask, until, monkeypatch):
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 0.2)
+@pytest.mark.parametrize(
+    ("again", "look"),
+    [((), 0.2), (tuple(0.2 * n for n in range(300)), 600.0)],
+    ids=["by a look at all", "by a look at what is new"],
+)
+def test_an_end_that_told_nobody_is_found(hf, add, ask, until, monkeypatch, again, look):
+    monkeypatch.setattr(waiting, "AGAIN_SECONDS", again)
+    monkeypatch.setattr(waiting, "LOOK_SECONDS", look)
     job = add.enqueue(2, 3)
     found = []
     thread = threading.Thread(target=lambda: found.append(job.result(timeout=60)))
