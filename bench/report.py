@@ -85,6 +85,16 @@ TABLES: list[tuple[str, list[Column]]] = [
             ("1,000 enqueued and gathered, s", "awaited", "thousand_s", "share"),
         ],
     ),
+    (
+        "Holdfast alone: a look at a queue in which five million wait, ms",
+        [
+            ("hf.stats()", "looks", "stats_ms", "ms"),
+            ("hf.statistics()", "looks", "statistics_ms", "ms"),
+            ("hf.health()", "looks", "health_ms", "ms"),
+            ("hf.jobs()", "looks", "jobs_ms", "ms"),
+            ("job.refresh()", "looks", "job_ms", "ms"),
+        ],
+    ),
 ]
 
 

@@ -43,13 +43,20 @@ GROUPS = {
     "Inside a job": "publish publish_many read_events event_cursor keep_step job_steps keep_checkpoint "
     "job_checkpoint memory",
     "Waiting for the end": "await_jobs await_no_more ends",
-    "Looking": "job list_jobs job_errors stats list_queues list_workers is_terminal",
+    "Trouble": "why doctor",
+    "Looking": "job list_jobs job_errors stats count_jobs statistics stat_bounds health gauges list_queues "
+    "list_workers is_terminal",
     "Operating": "cancel cancel_many cancel_matching run_now reschedule pause resume",
-    "Retry policies": "set_retry_policy reset_retry_policy list_retry_policies retry_delay",
+    "Settings": "configure settings audit_log",
+    "Retention": "list_partitions due_exports mark_exported export_finished export_event export_columns",
+    "Duties": "tick fire promote recover advance fold_stats upkeep sweep check_heads",
+    "Retry policies": "set_retry_policy declare_retry_policy reset_retry_policy list_retry_policies "
+    "retry_delay",
     "Dead letters": "list_dead replay replay_many purge purge_many give_up",
-    "Schedules": "add_schedule change_schedule pause_schedule resume_schedule remove_schedule run_schedule "
-    "list_schedules upcoming next_occurrence cron_in_words",
-    "Duties": "tick fire promote recover advance upkeep check_heads",
+    "Schedules": "add_schedule declare_schedule change_schedule pause_schedule resume_schedule "
+    "remove_schedule run_schedule list_schedules upcoming next_occurrence cron_in_words",
+    "Access": "grant_queues revoke_queues list_grants stored_payload role_rights sees_payloads unrestricted "
+    "in_reach queues_in_reach as_seen text_as_seen",
     "Small things": "clock new_id",
 }
 

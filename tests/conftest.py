@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 import waiting
 from holdfast import Holdfast, subscribe
@@ -30,6 +32,27 @@ def ask(holdfast_dsn: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
             return [] if cursor.description is None else cursor.fetchall()
 
         yield ask
+
+
+@pytest.fixture
+def login(holdfast_dsn: str) -> Iterator[Callable[..., str]]:
+    """`login("viewer")`: the DSN of a role that logs in and has these of Holdfast's; gone after the test."""
+    names: list[str] = []
+    with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
+
+        def login(*kinds: str, password: str = "") -> str:
+            names.append(f"hf_test_{uuid4().hex[:12]}")
+            owner.execute(f"create role {names[-1]} login")
+            for kind in kinds:
+                owner.execute(f"grant holdfast_{kind} to {names[-1]}")
+            return make_conninfo(holdfast_dsn, user=names[-1], password=password)
+
+        yield login
+        for name in names:
+            owner.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where usename = %s", [name]
+            )
+            owner.execute(f"drop role {name}")
 
 
 @pytest.fixture

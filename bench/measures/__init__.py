@@ -7,6 +7,7 @@ from bench.measures.drain import DRAIN, REALISTIC, SPREAD
 from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
 from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
 from bench.measures.inside import AWAITED, SPOKEN
+from bench.measures.looks import LOOKS
 from bench.measures.pickup import PICKUP
 from bench.measures.snapshot import SNAPSHOT
 
@@ -30,6 +31,7 @@ ALL: dict[str, Measure] = {
         IMPORT,
         SPOKEN,
         AWAITED,
+        LOOKS,
     )
 }
 

@@ -18,13 +18,14 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
 
 from holdfast import calls, embedded, limits, schema
+from holdfast.access import Access
 from holdfast.calls import (
     AttemptError,
     Call,
@@ -32,23 +33,31 @@ from holdfast.calls import (
     Dead,
     End,
     Event,
+    Finding,
     PolicyRow,
     QueueRow,
+    Reason,
     Stat,
     StepRow,
     WorkerRow,
 )
-from holdfast.database import Database, aload_on, arun_on, load_on, run_on
+from holdfast.calls.retention import DueExport, PartitionRow
+from holdfast.calls.settings import AuditRow, Change, SettingRow
+from holdfast.calls.statistics import By, QueueReport, Statistic
+from holdfast.database import Database, aload_on, arun_on, examine, load_on, run_on
 from holdfast.errors import HoldfastError, JobCancelled, JobFailed, JobNotFound, UnknownOption, suggest
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob
+from holdfast.metrics import Overview, exposition, families_of, questions
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.retry import RetryPolicy
 from holdfast.schedules import Schedules
 from holdfast.secret import mask_dsn
-from holdfast.task import JobHandle, Registry, Task, named_job
+from holdfast.settings import SettingKeywords, change
+from holdfast.task import AroundEnqueue, JobHandle, Registry, Task, named_job
 from holdfast.waiting import Waiting
 
 if TYPE_CHECKING:
+    from holdfast.exporting import Exported, Receiver, Shape
     from holdfast.worker.worker import Worker
 
 CANCEL_BATCH = 10_000
@@ -92,6 +101,13 @@ class Job(JobHandle[R], Generic[R]):
 
     async def arefresh(self) -> JobSnapshot:
         return _known(await self._holdfast.arun(calls.job(self.id)), self.id)
+
+    def why(self) -> list[Reason]:
+        """Why it does not run, the decisive reason first; or how it ended. Knows unknown ids, too."""
+        return self._holdfast.why(self.id)
+
+    async def awhy(self) -> list[Reason]:
+        return await self._holdfast.awhy(self.id)
 
     def cancel(self) -> str:
         """Call it off: `cancelled`, `requested` (a worker holds it), or the end state that it had already."""
@@ -229,6 +245,8 @@ class Holdfast:
     ) -> None:
         self.tasks = Registry()
         self.schedules = Schedules(self)
+        self.around_enqueue: AroundEnqueue | None = None
+        self.access = Access(self)
         if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
             # An unset variable must not send anybody to another database.
             raise limits.refused(
@@ -266,10 +284,14 @@ class Holdfast:
             schema.apply(connection)
         return self._server.dsn
 
-    def migrate(self) -> list[str]:
-        """Install or upgrade the schema; the names of the files that were applied."""
+    def migrate(self, *, roles: bool = False) -> list[str]:
+        """Install or upgrade the schema; the names of the files that were applied.
+
+        With `roles`, also make holdfast_producer, _worker, _viewer and _operator, where the cluster has none
+        yet, and give them their rights in this database.
+        """
         with self.database.connection() as connection:
-            return schema.apply(connection)
+            return schema.apply(connection, roles=limits.truth("roles", roles))
 
     def verify(self) -> None:
         """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaTooNew` unless the schema fits this release."""
@@ -319,19 +341,43 @@ class Holdfast:
 
         `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
         """
-        loaded = self.database.load(jobs) if conn is None else load_on(conn, jobs)
+        if self.around_enqueue is None:
+            loaded = self.database.load(jobs) if conn is None else load_on(conn, jobs)
+        else:
+            with self.around_enqueue(iter(jobs)) as sending:
+                jobs = sending.jobs
+                loaded = self.database.load(jobs) if conn is None else load_on(conn, jobs)
+                sending.ids = loaded
         return [Job(self, job_id) for job_id in loaded]
 
     async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
-        loaded = await (self.database.aload(jobs) if conn is None else aload_on(conn, jobs))
+        if self.around_enqueue is None:
+            loaded = await (self.database.aload(jobs) if conn is None else aload_on(conn, jobs))
+        else:
+            with self.around_enqueue(iter(jobs)) as sending:
+                jobs = sending.jobs
+                loaded = await (self.database.aload(jobs) if conn is None else aload_on(conn, jobs))
+                sending.ids = loaded
         return [Job(self, job_id) for job_id in loaded]
 
     def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
         """Enqueue what `task.call(…)` made."""
-        return Job(self, self.run(calls.enqueue(new_job), conn=conn))
+        if self.around_enqueue is None:
+            return Job(self, self.run(calls.enqueue(new_job), conn=conn))
+        with self.around_enqueue((new_job,)) as sending:
+            (new_job,) = sending.jobs
+            job_id = self.run(calls.enqueue(new_job), conn=conn)
+            sending.ids = (job_id,)
+        return Job(self, job_id)
 
     async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
-        job_id = await self.arun(calls.enqueue(new_job), conn=conn)
+        if self.around_enqueue is None:
+            job_id = await self.arun(calls.enqueue(new_job), conn=conn)
+            return Job(self, job_id)
+        with self.around_enqueue((new_job,)) as sending:
+            (new_job,) = sending.jobs
+            job_id = await self.arun(calls.enqueue(new_job), conn=conn)
+            sending.ids = (job_id,)
         return Job(self, job_id)
 
     # Looking and operating.
@@ -362,11 +408,25 @@ class Holdfast:
         return await self.arun(_jobs(queue, task, state, amount))
 
     def stats(self) -> list[Stat]:
-        """How many jobs there are per queue and state."""
+        """How many jobs there are per queue and state; very many are estimated, and marked so."""
         return self.run(calls.stats())
 
     async def astats(self) -> list[Stat]:
         return await self.arun(calls.stats())
+
+    def statistics(self, *, by: By = "queue", queue: str | None = None) -> list[Statistic]:
+        """What waits, runs and is dead, and what was done in the last hour and day, by queue or by task."""
+        return self.run(_statistics(by, queue))
+
+    async def astatistics(self, *, by: By = "queue", queue: str | None = None) -> list[Statistic]:
+        return await self.arun(_statistics(by, queue))
+
+    def health(self, queue: str | None = None) -> list[QueueReport]:
+        """How each queue is, or this one: OK, WARNING or CRITICAL by its thresholds, and why."""
+        return self.run(calls.statistics.health(queue))
+
+    async def ahealth(self, queue: str | None = None) -> list[QueueReport]:
+        return await self.arun(calls.statistics.health(queue))
 
     def queues(self) -> list[QueueRow]:
         """The queues that were used or are paused, and what waits in them."""
@@ -381,6 +441,28 @@ class Holdfast:
     async def aworkers(self) -> list[WorkerRow]:
         return await self.arun(calls.list_workers())
 
+    # What is wrong.
+
+    def why(self, job_id: UUID | str) -> list[Reason]:
+        """Why a job does not run: what stands in its way, the decisive reason first, and what to do.
+
+        One that has ended, or that nobody knows, is explained as well.
+        """
+        return self.run(calls.why(limits.identity("id", job_id)))
+
+    async def awhy(self, job_id: UUID | str) -> list[Reason]:
+        return await self.arun(calls.why(limits.identity("id", job_id)))
+
+    def doctor(self, *, healthy: bool = False) -> list[Finding]:
+        """What is wrong with the database, the worst first; nothing if all is well.
+
+        With `healthy` the checks that found nothing are among them, as `ok`.
+        """
+        return examine(self.database, healthy=limits.truth("healthy", healthy))
+
+    async def adoctor(self, *, healthy: bool = False) -> list[Finding]:
+        return await asyncio.to_thread(self.doctor, healthy=healthy)
+
     def pause(self, queue: str) -> None:
         """Hand out no more jobs of this queue; those that run go on."""
         self.run(calls.pause(queue))
@@ -393,6 +475,97 @@ class Holdfast:
 
     async def aresume(self, queue: str) -> None:
         await self.arun(calls.resume(queue))
+
+    # Settings.
+
+    def configure(self, queue: str, *, conn: Any = None, **settings: Unpack[SettingKeywords]) -> list[Change]:
+        """Change settings of a queue, or by the name `*` of all, without a restart; what has changed.
+
+        `hf.configure("mail", retention=timedelta(days=7), max_attempts=5)`; `None` goes back to the default.
+        """
+        return self.run(change(queue, settings), conn=conn)
+
+    async def aconfigure(
+        self, queue: str, *, conn: Any = None, **settings: Unpack[SettingKeywords]
+    ) -> list[Change]:
+        return await self.arun(change(queue, settings), conn=conn)
+
+    def settings(self, queue: str | None = None) -> list[SettingRow]:
+        """The settings of a queue, or of all that have any, `*` first: its own, or the default of all."""
+        return self.run(calls.settings.settings(queue))
+
+    async def asettings(self, queue: str | None = None) -> list[SettingRow]:
+        return await self.arun(calls.settings.settings(queue))
+
+    def audit(
+        self,
+        *,
+        target: str | None = None,
+        action: str | None = None,
+        who: str | None = None,
+        since: datetime | None = None,
+        amount: int = 50,
+    ) -> list[AuditRow]:
+        """Who did what, and when, the latest first: by queue, job or schedule (`target`), action, name."""
+        return self.run(_audit(target, action, who, since, amount))
+
+    async def aaudit(
+        self,
+        *,
+        target: str | None = None,
+        action: str | None = None,
+        who: str | None = None,
+        since: datetime | None = None,
+        amount: int = 50,
+    ) -> list[AuditRow]:
+        return await self.arun(_audit(target, action, who, since, amount))
+
+    # Retention.
+
+    def partitions(self) -> list[PartitionRow]:
+        """The days of finished jobs and events: how much they hold, and what becomes of them when."""
+        return self.run(calls.retention.list_partitions())
+
+    async def apartitions(self) -> list[PartitionRow]:
+        return await self.arun(calls.retention.list_partitions())
+
+    def due_exports(self) -> list[DueExport]:
+        """The days that wait for `hf.export(…)` before they go, where the setting `disposal` is `export`."""
+        return self.run(calls.retention.due_exports())
+
+    async def adue_exports(self) -> list[DueExport]:
+        return await self.arun(calls.retention.due_exports())
+
+    def export(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        to: "Receiver | None" = None,
+        format: "Shape" = "csv",  # noqa: A002 - the word for it
+        compress: bool = False,
+        day: date | None = None,
+    ) -> "list[Exported]":
+        """Write the days that are due, or one day, to a directory, or to a function; the files.
+
+        Each comes with a manifest: rows, columns with types, SHA-256. What was due may be dropped then. `to`
+        is called with the name and the chunks of each file: `hf.export(to=upload, compress=True)`.
+        """
+        from holdfast.exporting import export  # noqa: PLC0415 - few processes do
+
+        return export(self.database, directory, to=to, shape=format, compress=compress, day=day)
+
+    async def aexport(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        *,
+        to: "Receiver | None" = None,
+        format: "Shape" = "csv",  # noqa: A002
+        compress: bool = False,
+        day: date | None = None,
+    ) -> "list[Exported]":
+        return await asyncio.to_thread(
+            self.export, directory, to=to, format=format, compress=compress, day=day
+        )
 
     # Waiting and following.
 
@@ -617,11 +790,21 @@ class Holdfast:
     async def areset_retry_policy(self, task: str) -> bool:
         return await self.arun(calls.reset_retry_policy(limits.name("task", task)))
 
+    def metrics(self) -> str:
+        """What stands in the database, as Prometheus reads it: jobs by queue and state, workers, gauges.
+
+        What one worker process does is on its own port: `hf.worker(http=8080)`.
+        """
+        return exposition(families_of(Overview(*[self.run(question) for question in questions()])))
+
+    async def ametrics(self) -> str:
+        return exposition(families_of(Overview(*[await self.arun(question) for question in questions()])))
+
     # Running.
 
     def worker(self, **options: Any) -> "Worker":
         """A worker for the tasks declared here. Options: queues, concurrency, lease_time, poll_interval,
-        grace, notify, name."""
+        grace, notify, name, http."""
         from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
 
         known = Worker.__init__.__kwdefaults__ or {}
@@ -814,6 +997,12 @@ def _jobs(
     return calls.list_jobs(queue=queue, task=task, state=_state(state), amount=amount)
 
 
+def _statistics(by: By, queue: str | None) -> Call[list[Statistic]]:
+    if by not in {"queue", "task"}:
+        raise limits.refused("by", by, "must be 'queue' or 'task'")
+    return calls.statistics.statistics(by, queue)
+
+
 def _identities(ids: Iterable[UUID | str]) -> list[UUID]:
     if isinstance(ids, str | UUID):
         raise limits.refused("ids", ids, "must be a list of ids", hint="Write [id], or hf.job(id).cancel().")
@@ -868,6 +1057,18 @@ def _state(state: JobState | str | None) -> JobState | None:
         raise limits.refused(
             "state", state, "is not a state", hint=suggest(str(state), [known.value for known in JobState])
         ) from None
+
+
+def _audit(
+    target: str | None, action: str | None, who: str | None, since: datetime | None, amount: int
+) -> Call[list[AuditRow]]:
+    return calls.settings.audit_log(
+        amount=limits.integer("amount", amount, range(1, 100_001)),
+        target=target,
+        action=action,
+        who=who,
+        since=None if since is None else limits.moment("since", since),
+    )
 
 
 def _known(snapshot: JobSnapshot | None, job_id: UUID) -> JobSnapshot:

@@ -24,6 +24,7 @@
     │   ├── SchemaOutdated
     │   ├── SchemaTooNew
     │   └── WrongIsolation     HF009
+    ├── NotAllowed             42501  the role may not do this
     ├── UnexpectedError        PostgreSQL refused for a reason of its own
     └── Unsuccessful           a job that was waited for ended without a result
         ├── JobCancelled
@@ -273,6 +274,13 @@ class WrongIsolation(NotReady):
 
     sqlstate = "HF009"
     level: str | None = None
+
+
+class NotAllowed(HoldfastError):
+    """The role that this process logs in as may not do this."""
+
+    sqlstate = "42501"
+    hint = "docs/operations/security.md says which of the holdfast_ roles may; some things the owner alone."
 
 
 class Unsuccessful(HoldfastError):

@@ -19,8 +19,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+from holdfast.secret import hide_passwords, mask
+
+T = TypeVar("T")
 Subscriber: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 _logger = logging.getLogger("holdfast")
@@ -32,6 +35,9 @@ _LEVELS = {
     "job.started": logging.DEBUG,
     "job.completed": logging.DEBUG,
     "job.enqueued": logging.DEBUG,
+    "jobs.claimed": logging.DEBUG,
+    "jobs.finished": logging.DEBUG,
+    "heartbeat.accepted": logging.DEBUG,
     "worker.woken": logging.DEBUG,
     "begin": logging.DEBUG,
     "end": logging.DEBUG,
@@ -48,6 +54,20 @@ _LEVELS = {
     "crashed": logging.ERROR,
     "broken": logging.ERROR,
 }
+
+
+class Bunch(tuple[T, ...]):
+    """Many values in one field of an event: a listener may go through them, a log only says how many.
+
+    So one event tells of a whole batch, and a job costs nothing where nobody counts.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return str(len(self))
+
+    __repr__ = __str__  # what is in them may be secret
 
 
 def emit(name: str, /, **fields: Any) -> None:
@@ -123,7 +143,8 @@ def _shown(value: object) -> str:
     text = (
         f"{type(value).__name__}: {' '.join(str(value).split())}"
         if isinstance(value, BaseException)
-        else str(value)
+        else str(value if isinstance(value, Bunch) else mask(value))
     )
+    text = hide_passwords(text)
     plain = text and text.isprintable() and not any(mark in text for mark in " =\"'")
     return text if plain else repr(text)

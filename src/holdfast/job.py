@@ -77,7 +77,8 @@ JobId: TypeAlias = UUID | int | str
 class JobSnapshot:
     """A job as it was when it was read: one row of the view `holdfast.jobs`.
 
-    `payload` keeps secrets as `{"$secret": …}` and is left out of the repr; `secret.mask` it to show it.
+    Secrets in it are `*****`, and so is what the settings of its queue hide from who reads it. The payload is
+    left out of the repr all the same.
     """
 
     # domain

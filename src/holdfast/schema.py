@@ -11,9 +11,10 @@ which workers go on calling in between.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import psycopg
@@ -21,7 +22,7 @@ from psycopg import AsyncConnection, Connection, errors as pg, sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import args_row, scalar_row
 
-from holdfast.errors import NotReady, SchemaMissing, SchemaOutdated
+from holdfast.errors import NotAllowed, NotReady, SchemaMissing, SchemaOutdated
 from holdfast.plan import SQL, File, MigrationEdited, Plan, Record, load, newest, statements
 
 __all__ = [
@@ -55,7 +56,13 @@ def installed(conn: Connection[Any]) -> list[Record]:
     """What the database remembers; nothing if Holdfast was never there."""
     if not _scalar(conn, _IS_THERE):
         return []
-    return conn.cursor(row_factory=args_row(Record)).execute(_RECORDS).fetchall()
+    cursor = conn.cursor(row_factory=args_row(Record))
+    try:
+        return cursor.execute(_RECORDS).fetchall()
+    except pg.InsufficientPrivilege:
+        if conn.info.transaction_status != TransactionStatus.IDLE:
+            raise
+        return cursor.execute(_SHOWN).fetchall()
 
 
 def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
@@ -66,33 +73,53 @@ def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
 def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
     """Return if this release can work with the database: one query, for the start of a worker.
 
+    Two for a role that may use Holdfast and not read its tables.
+
     Raises SchemaMissing, SchemaOutdated or SchemaTooNew.
     """
-    try:
-        records = conn.cursor(row_factory=args_row(Record)).execute(_RECORDS).fetchall()
-    except (pg.UndefinedTable, pg.InvalidSchemaName):
-        raise SchemaMissing from None
+    cursor = conn.cursor(row_factory=args_row(Record))
+    with _found():
+        try:
+            records = cursor.execute(_RECORDS).fetchall()
+        except pg.InsufficientPrivilege:
+            records = cursor.execute(_SHOWN).fetchall()
     _judge(plan or load(), records)
 
 
 async def averify(conn: AsyncConnection[Any], plan: Plan | None = None) -> None:
     """`verify`, for an async connection."""
+    cursor = conn.cursor(row_factory=args_row(Record))
+    with _found():
+        try:
+            records = await (await cursor.execute(_RECORDS)).fetchall()
+        except pg.InsufficientPrivilege:
+            records = await (await cursor.execute(_SHOWN)).fetchall()
+    _judge(plan or load(), records)
+
+
+@contextmanager
+def _found() -> Iterator[None]:
     try:
-        cursor = await conn.cursor(row_factory=args_row(Record)).execute(_RECORDS)
-        records = await cursor.fetchall()
+        yield
     except (pg.UndefinedTable, pg.InvalidSchemaName):
         raise SchemaMissing from None
-    _judge(plan or load(), records)
+    except pg.InsufficientPrivilege as error:
+        raise NotAllowed(
+            error.diag.message_primary or "", hint="Let a DBA grant this role one of the holdfast_ roles."
+        ) from None
 
 
 def apply(
     conn: Connection[Any],
     plan: Plan | None = None,
     *,
+    roles: bool = False,
     lock_timeout: timedelta = LOCK_TIMEOUT,
     patience: timedelta = PATIENCE,
 ) -> list[str]:
     """Bring the database up to this release; return the names of the files that ran.
+
+    With `roles`, also make the roles of those who use it (see functions/roles.sql) and let them in.
 
     A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
     it then steps aside for as long and tries again, until its file has had `patience`. Raises
@@ -104,18 +131,30 @@ def apply(
     plan = plan or load()
     applied: list[str] = []
     for step in _steps(plan.todo(installed(conn))):
-        applied += _patiently(conn, plan, step, lock_timeout, patience)
+        applied += _patiently(
+            conn,
+            step[0].name,
+            partial(_perform, conn, plan, step, lock_timeout, patience),
+            lock_timeout,
+            patience,
+        )
+    if roles:
+        _patiently(conn, "roles", partial(_let_in, conn, lock_timeout), lock_timeout, patience)
     return applied
 
 
-def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = ()) -> str:
+def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), roles: bool = False) -> str:
     """What `apply` would do, as a script for psql; without what is `installed` already."""
     plan = plan or load()
     head = f"-- Holdfast {plan.version}, for psql --set ON_ERROR_STOP=1\n"
     steps = _steps(plan.todo(installed))
-    if not steps:
+    scripts = [_script(plan, step) for step in steps]
+    if roles:
+        opening = f"begin;\n{_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({_LOCK});"
+        scripts.append(f"{opening}\n\n-- The roles of those who use it.\n{_LET_IN};\ncommit;\n")
+    if not scripts:
         return f"{head}-- Nothing is missing.\n"
-    return "\n".join([f"{head}set client_encoding = 'UTF8';\n", *(_script(plan, step) for step in steps)])
+    return "\n".join([f"{head}set client_encoding = 'UTF8';\n", *scripts])
 
 
 def _judge(plan: Plan, records: Sequence[Record]) -> None:
@@ -134,13 +173,17 @@ def _steps(files: Sequence[File]) -> list[list[File]]:
 
 
 def _patiently(
-    conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
+    conn: Connection[Any],
+    name: str,
+    work: Callable[[], list[str]],
+    lock_timeout: timedelta,
+    patience: timedelta,
 ) -> list[str]:
     deadline = time.monotonic() + patience.total_seconds()
     while True:
         try:
-            with _naming(step[0]), conn.transaction():
-                return _perform(conn, plan, step, lock_timeout, patience)
+            with _naming(name), conn.transaction():
+                return work()
         except MigrationFailed as failed:
             if not isinstance(failed.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
                 raise
@@ -153,11 +196,8 @@ def _patiently(
 def _perform(
     conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
 ) -> list[str]:
-    _execute(conn, _settings("local", lock_timeout))
-    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
-    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
-    if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", _LOCK):
-        raise MigrationFailed("Another installer is at work", file=step[0].name) from pg.LockNotAvailable()
+    _begin(conn, step[0].name, lock_timeout)
+    _execute(conn, _as_owner("local"))
     missing = plan.todo(installed(conn))
     todo = [file for file in step if file in missing]
     for file in todo:
@@ -170,9 +210,23 @@ def _perform(
     return [file.name for file in todo]
 
 
+def _let_in(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
+    _begin(conn, "roles", lock_timeout)
+    _execute(conn, _LET_IN)
+    return []
+
+
+def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
+    _execute(conn, _settings("local", lock_timeout))
+    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
+    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
+    if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", _LOCK):
+        raise MigrationFailed("Another installer is at work", file=name) from pg.LockNotAvailable()
+
+
 def _run(conn: Connection[Any], file: File) -> None:
     for line, statement in statements(file.text):
-        with _naming(file, line, statement):
+        with _naming(file.name, line, statement):
             _execute(conn, statement)
 
 
@@ -183,20 +237,21 @@ def _run_aside(conn: Connection[Any], file: File, patience: timedelta) -> None:
     """
     with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as aside:
         _execute(aside, _settings("session", patience))
+        _execute(aside, _as_owner("session"))
         _run(aside, file)
 
 
 @contextmanager
-def _naming(file: File, line: int | None = None, statement: str = "") -> Iterator[None]:
+def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
     """Whatever the server says, say where."""
     try:
         yield
     except psycopg.Error as error:
-        where = f"{file.name}.sql, line {line} ({statement.splitlines()[0]})" if line else f"{file.name}.sql"
+        where = f"{name}.sql, line {line} ({statement.splitlines()[0]})" if line else f"{name}.sql"
         raise MigrationFailed(
             f"{where}: {error.diag.message_primary or error}",
             hint=error.diag.message_hint,
-            file=file.name,
+            file=name,
             line=line,
         ) from error
 
@@ -215,11 +270,14 @@ def _script(plan: Plan, step: Sequence[File]) -> str:
     files = "\n".join(f"-- {file.name}.sql\n{file.text}" for file in step)
     if all(file.transactional for file in step):
         opening = f"begin;\n{_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({_LOCK});"
+        opening += f"\n{_as_owner('local')}"
         ending = "commit;"
     else:
         stop = "\\set ON_ERROR_STOP on"
         opening = f"{stop}\n{_settings('session', PATIENCE)}\nselect pg_advisory_lock({_LOCK});"
-        ending = f"select pg_advisory_unlock({_LOCK});\n" + "\n".join(f"reset {name};" for name in _SETTINGS)
+        opening += f"\n{_as_owner('session')}"
+        ending = f"select pg_advisory_unlock({_LOCK});\n"
+        ending += "\n".join(f"reset {name};" for name in ("role", *_SETTINGS))
     return f"{opening}\n\n{files}\n{_closing(plan, step)}{ending}\n"
 
 
@@ -241,6 +299,11 @@ def _settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> st
     return "\n".join([*isolation, *(f"set {scope} {name} = {value};" for name, value in chosen.items())])
 
 
+def _as_owner(scope: Literal["local", "session"]) -> str:
+    """What is new belongs to whom the rest does: functions with an owner's rights need one owner of all."""
+    return _AS_OWNER.replace("SCOPE", scope)
+
+
 def _closing(plan: Plan, step: Sequence[File]) -> str:
     """Remember the files, forget functions that are no more, and let nobody in who was not let in.
 
@@ -250,7 +313,9 @@ def _closing(plan: Plan, step: Sequence[File]) -> str:
     rows = [row.format(file.name, file.kind, file.checksum, plan.version) for file in step]
     functions = [file.name for file in plan.files if file.kind == "function"]
     forget = [_FORGET.format(functions)] if step[0].kind == "function" else []
-    return sql.Composed([_REMEMBER.format(sql.SQL(",\n  ").join(rows)), *forget, _REVOKE]).as_string()
+    grant = [_GRANT] if step[0].kind == "function" and "roles" in functions else []
+    remember = _REMEMBER.format(sql.SQL(",\n  ").join(rows))
+    return sql.Composed([remember, *forget, _REVOKE, *grant]).as_string()
 
 
 _REMEMBER = sql.SQL("""\
@@ -266,11 +331,40 @@ where kind = 'function'
   and name <> all ({});
 """)
 
+_AS_OWNER = """\
+do $$
+declare
+  owner name := (
+    select pg_get_userbyid(c.relowner)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'holdfast'
+      and c.relname = 'migration'
+  );
+begin
+  if owner <> current_user then
+    execute format('set SCOPE role %I', owner);
+  end if;
+exception when insufficient_privilege then
+  raise exception using
+    errcode = 'insufficient_privilege',
+    message = format('Holdfast belongs to role %s here, and %s is not a member of it', owner, current_user),
+    hint = format('Migrate as %s, or as a superuser.', owner);
+end
+$$;"""
+
 # Default privileges cannot do this: those of one schema only add to EXECUTE for PUBLIC, and those of the
 # role would reach into functions that are not ours.
 _REVOKE = sql.SQL("""\
 revoke all on all routines in schema holdfast from public;
 """)
+
+# A function that was dropped and made anew has lost its rights, and a new one has none yet.
+_GRANT = sql.SQL("""\
+select holdfast.grant_rights();
+""")
+
+_LET_IN = "select holdfast.create_roles()"
 
 # Read from the catalog: to_regclass() asks the session's memory of it, which may be older than what the
 # installer before us committed a moment ago.
@@ -287,6 +381,12 @@ select exists (
 _RECORDS = """
 select name, kind, checksum, version
 from holdfast.migration
+"""
+
+# For those who may not read the table.
+_SHOWN = """
+select name, kind, checksum, version
+from holdfast.installed
 """
 
 

@@ -121,6 +121,15 @@ def mask_dsn(dsn: str) -> str:
     return re.sub(rf"((?:ssl)?password\s*=\s*)(?:{value})", rf"\1{MASK}", dsn, flags=re.DOTALL)
 
 
+def hide_passwords(text: str) -> str:
+    """A text that may quote a connection string, without the passwords in it."""
+    if "://" in text:
+        text = re.sub(r"(?<=://)([^\s:@/]*):[^\s@]+@", rf"\1:{MASK}@", text)
+    if "password" in text:
+        text = re.sub(r"(\b(?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'|[^\s&'\"]+)", rf"\1{MASK}", text)
+    return text
+
+
 _LEAVES = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
 

@@ -8,7 +8,8 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
@@ -29,10 +30,10 @@ import msgspec
 
 from holdfast import limits
 from holdfast.arguments import Arguments, alternatives
-from holdfast.calls import AttemptError, Event, StepRow
+from holdfast.calls import AttemptError, Claimed, Event, Report, StepRow
 from holdfast.encoding import Unstorable, from_hook, to_json
 from holdfast.errors import BadName, BadPayload, BadResult, HoldfastError, UnknownTask, nearest, suggest
-from holdfast.job import JobSnapshot, JobState, NewJob, Outcome
+from holdfast.job import JobId, JobSnapshot, JobState, NewJob, Outcome
 from holdfast.options import CallKeywords, CallOptions, TaskKeywords, TaskOptions
 
 P = ParamSpec("P")
@@ -296,11 +297,28 @@ def result_json(task: str, value: Any) -> str:
     return text
 
 
+class Sending:
+    """Jobs on their way to the database, and their ids once they are there."""
+
+    __slots__ = ("ids", "jobs")
+
+    def __init__(self, jobs: Iterable[NewJob]) -> None:
+        self.jobs = jobs
+        self.ids: Sequence[JobId] = ()
+
+
+# What surrounds an enqueue and a run, such as a span: it may give the jobs headers, and is told the outcome.
+# It must not raise. A single job comes as a tuple of one.
+AroundEnqueue = Callable[[Iterable[NewJob]], AbstractContextManager[Sending]]
+AroundRun = Callable[[Claimed], AbstractContextManager[Callable[[Report], None]]]
+
+
 class Registry:
     """The tasks known in this process, by name."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.around: AroundRun | None = None
 
     def register(self, task: Task[..., Any], *, name: str | None = None) -> None:
         """Under another `name` where jobs know it by that one."""

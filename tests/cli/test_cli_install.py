@@ -32,7 +32,7 @@ def test_migrate_installs_the_schema_once(run, empty_dsn: str):
     assert "0001_jobs" in first.out
     assert second.out.startswith("The schema is up to date in ")
     assert empty_dsn.split("dbname=")[1].split(maxsplit=1)[0] in second.out
-    assert run("migrate", "--json", "--dsn", empty_dsn).json == {"applied": []}
+    assert run("migrate", "--json", "--dsn", empty_dsn).json == {"applied": [], "roles": []}
     assert run("jobs", "--dsn", empty_dsn).code == 0
 
 

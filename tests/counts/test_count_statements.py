@@ -31,7 +31,8 @@ IDLE = {"advance": 240, "claim": 62, "recover": 60, "promote": 61, "heartbeat": 
 SOONER = {"counted": 0, "most": 10}
 IDLE_WRITES = {"counted": 84, "most": 90}
 IDLE_BYTES = {"counted": 12_721, "most": 16_000}
-LOOPS = 8  # claimer, promote, recover, advance, upkeep; heartbeat, keeper and watch in the keeper's thread
+# claimer, promote, recover, advance, upkeep, sweep; heartbeat, keeper and watch in the keeper's thread
+LOOPS = 9
 
 
 def test_one_enqueue_is_one_statement_and_one_transaction(hf, counter):

@@ -34,6 +34,18 @@ def test_the_printed_script_does_what_apply_does(empty_dsn, new_dsn, psql, catal
         schema.verify(conn)
 
 
+def test_the_printed_script_makes_the_roles_as_apply_does(empty_dsn, new_dsn, psql, catalog):
+    applied = new_dsn()
+    with psycopg.connect(applied, autocommit=True) as conn:
+        schema.apply(conn, roles=True)
+
+    done = psql(empty_dsn, schema.print_sql(roles=True))
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert catalog(empty_dsn) == catalog(applied)
+    assert any("holdfast_viewer=X" in line for line in catalog(applied))
+
+
 def test_only_what_is_missing_is_printed_for_a_database(new_dsn, psql, catalog, sets):
     old, new = sets
     printed, applied = new_dsn(), new_dsn()

@@ -14,7 +14,7 @@ from sessions import PATIENCE
 from holdfast import embedded
 
 TICK = "select * from holdfast.tick()"
-DONE = ["fire|", "promote|", "recover|", "advance|", "upkeep|"]  # each without an error
+DONE = ["fire|", "promote|", "recover|", "advance|", "fold_stats|", "upkeep|"]  # each without an error
 
 # Takes what there is and reports it done; prints what it was. Hours may pass meanwhile.
 CONSUME = r"""

@@ -3,7 +3,7 @@
 import pytest
 from sessions import copied_database
 
-DUTIES = ["fire", "promote", "recover", "advance", "upkeep"]
+DUTIES = ["fire", "promote", "recover", "advance", "fold_stats", "upkeep"]
 
 
 @pytest.fixture

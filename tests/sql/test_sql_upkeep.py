@@ -100,15 +100,20 @@ def test_finished_jobs_are_dropped_after_the_longest_retention(sql, today, done,
     assert named(old_day).isdisjoint(partitions(sql))
 
 
-def test_a_queue_with_a_longer_retention_keeps_the_partitions(sql, done, clock):
+def test_a_queue_with_a_longer_retention_keeps_the_partitions(sql, today, clock):
     sql("insert into holdfast.queue (name, retention) values ('slow', '90 days')")
-    old = done()
+    clock.advance(days=1)
+    old_day = today()
+    sql.enqueue(queue="slow")
+    (old,) = sql.claim()
+    sql.finish([old])
     clock.advance(days=60)
     sql.value("upkeep")
-    assert sql.state(old) == "completed"
-    clock.advance(days=60)
+    assert sql.state(old.id) == "completed"
+    clock.advance(days=32)
     sql.value("upkeep")
-    assert sql.rows("job", id=old) == []
+    assert sql.rows("job", id=old.id) == []
+    assert named(old_day).isdisjoint(partitions(sql))
 
 
 def test_what_lies_in_the_default_partition_is_forgotten_too(sql, done, clock):

@@ -78,6 +78,14 @@ def test_a_worker_runs_through_pgbouncer_and_leaves_its_sessions_as_they_were(pg
             worker.end()
 
 
+def test_a_pooler_that_nobody_has_told_of_is_found_by_the_doctor(pgbouncer):
+    with Holdfast(pgbouncer) as unaware, Holdfast(pgbouncer, transaction_pooling=True) as aware:
+        (finding,) = (found for found in unaware.doctor() if found.name == "pooling")
+        assert finding.severity == "critical"
+        assert "transaction_pooling=True" in (finding.remedy or "")
+        assert [found for found in aware.doctor() if found.name == "pooling"] == []
+
+
 def test_nothing_is_prepared_listened_for_or_set(hf: Holdfast, holdfast_dsn, work, until, counts, ask):
     """The same without a PgBouncer, as far as the server can tell."""
     with Holdfast(holdfast_dsn, transaction_pooling=True) as pooled:
@@ -94,3 +102,37 @@ def test_nothing_is_prepared_listened_for_or_set(hf: Holdfast, holdfast_dsn, wor
         assert ask("select count(*) from pg_stat_activity where query ilike 'listen%%'") == [(0,)]
         assert ask("select count(*) from holdfast.worker where asleep") == [(0,)]
         worker.end()
+
+
+def test_all_that_the_guide_promises_works_through_pgbouncer(pgbouncer, holdfast_dsn, work, until, ask, told):
+    with Holdfast(pgbouncer, transaction_pooling=True) as pooled:
+        ask("drop schema holdfast cascade")
+        assert pooled.migrate()
+        assert pooled.migrate() == []
+        pooled.verify()
+        ask("create table public.row (number integer)")
+
+        @pooled.task(name="double")
+        def double(number: int, ctx: Context) -> None:
+            ctx.event("seen", {"number": number})
+            with ctx.transaction() as connection:
+                connection.execute("insert into public.row values (%s)", [number])
+                ctx.set_result(2 * number)
+
+        # A transaction, and what its handler says meanwhile, take both connections that there are.
+        worker = work(pooled, poll_interval=0.1, concurrency=1)
+        jobs = pooled.enqueue_many(double.call(number=it) for it in range(150))  # by COPY
+        assert pooled.gather(jobs, timeout=15) == [2 * it for it in range(150)]
+        assert ask("select count(*), count(distinct number) from public.row") == [(150, 150)]
+        assert "seen" in [event.name for event in jobs[0].events(follow=False)]
+        worker.end()
+
+        with Holdfast(holdfast_dsn) as direct:  # a worker that listens hears of what is enqueued through it
+
+            @direct.task(name="wake")
+            async def wake() -> None: ...
+
+            worker = work(direct, poll_interval=60)
+            until(lambda: ask("select asleep from holdfast.worker where left_at is null") == [(True,)])
+            pooled.enqueue("wake").result(timeout=15)
+            worker.end()

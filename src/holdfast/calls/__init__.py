@@ -519,14 +519,20 @@ def set_retry_policy(
     task: str, policy: RetryPolicy | None, *, max_attempts: int | None = None, declared: bool = False
 ) -> Call[None]:
     """With `declared` it comes from the code, and gives way to what an operator has set."""
-    if policy is None:
-        return _set_retry_policy(nothing, task, max_attempts, None, None, None, None, declared)
-    attempts = policy.max_attempts if max_attempts is None else max_attempts
-    return _set_retry_policy(
-        nothing, task, attempts, policy.base, policy.factor, policy.cap, policy.jitter, declared
-    )
+    said: tuple[Any, ...] = (max_attempts, None, None, None, None)
+    if policy is not None:
+        attempts = policy.max_attempts if max_attempts is None else max_attempts
+        said = (attempts, policy.base, policy.factor, policy.cap, policy.jitter)
+    if declared:
+        return _declare_retry_policy(nothing, task, *said)
+    return _set_retry_policy(nothing, task, *said, False)
 
 
+_declare_retry_policy = function(
+    "declare_retry_policy",
+    "task text, max_attempts integer, base interval, factor double precision, cap interval, "
+    "jitter double precision",
+)
 _reset_retry_policy = function("reset_retry_policy", "task text")
 _list_retry_policies = function("list_retry_policies")
 
@@ -559,6 +565,7 @@ _SCHEDULE = (
     "priority integer, max_attempts integer, missed text, overlap boolean, jitter interval"
 )
 _add_schedule = function("add_schedule", f"{_SCHEDULE}, declared boolean")
+_declare_schedule = function("declare_schedule", _SCHEDULE)
 _change_schedule = function("change_schedule", _SCHEDULE)
 _pause_schedule = function("pause_schedule", "name text")
 _resume_schedule = function("resume_schedule", "name text")
@@ -581,7 +588,8 @@ _USUAL_SCHEDULE = {
 
 def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
     """Answers when it runs next. What is said has the names of the function's parameters."""
-    return _add_schedule(one, *_schedule_values(name, {**_USUAL_SCHEDULE, **said}), declared)
+    values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
+    return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
 
 
 def change_schedule(name: str, said: Mapping[str, Any]) -> Call[datetime]:
@@ -708,7 +716,7 @@ _job_steps = function("job_steps", "id uuid")
 _job_checkpoint = function("job_checkpoint", "id uuid")
 _read_events = function("read_events", "job_id uuid, queue text, after text, amount integer")
 _event_cursor = function("event_cursor", "job_id uuid")
-_stats = function("stats")
+_count_jobs = function("count_jobs", columns="queue, state, jobs, oldest_at, paused, estimated")
 _list_queues = function("list_queues")
 _list_workers = function("list_workers")
 
@@ -828,10 +836,12 @@ class Stat(NamedTuple):
     jobs: int
     oldest_at: datetime
     paused: bool
+    estimated: bool
+    """Whether `jobs` is an estimate: very many are not counted one by one."""
 
 
 def stats() -> Call[list[Stat]]:
-    return _stats(lambda rows: [Stat._make(row) for row in rows])
+    return _count_jobs(lambda rows: [Stat._make(row) for row in rows])
 
 
 class QueueRow(NamedTuple):
@@ -863,3 +873,14 @@ class WorkerRow(NamedTuple):
 
 def list_workers() -> Call[list[WorkerRow]]:
     return _list_workers(lambda rows: [WorkerRow._make(row) for row in rows])
+
+
+# Each of these adds its functions to FUNCTIONS.
+from holdfast.calls import (  # noqa: E402
+    access as access,
+    retention as retention,
+    settings as settings,
+    statistics as statistics,
+)
+from holdfast.calls.diagnosis import Finding as Finding, Reason as Reason, doctor as doctor, why as why  # noqa: E402
+from holdfast.calls.gauges import Gauge as Gauge, clock as clock, gauges as gauges  # noqa: E402

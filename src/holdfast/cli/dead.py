@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli import values
 from holdfast.cli.enqueue import each, ids_argument, some_ids_argument
-from holdfast.cli.jobs import masked, show_jobs
+from holdfast.cli.jobs import show_jobs
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast, Job
@@ -50,7 +50,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
       holdfast replay --error "connection refused"
     """
     with settings.connect() as hf:
-        found = [masked(job) for job in hf.dead(amount=limit, **_given(which))]
+        found = hf.dead(amount=limit, **_given(which))
     show_jobs(settings, found, limit=limit, empty="No dead jobs.")
 
 

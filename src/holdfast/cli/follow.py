@@ -9,20 +9,17 @@ import click
 
 from holdfast.calls import Event
 from holdfast.cli import times, values
-from holdfast.cli.jobs import how_far, masked
+from holdfast.cli.jobs import how_far
 from holdfast.cli.output import STATE_STYLES, builtin, clean, console, first_line, on_terminal, show_json
 from holdfast.cli.root import Failure
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.client import Holdfast
-from holdfast.errors import JobNotFound, Unsuccessful
+from holdfast.errors import Unsuccessful
 from holdfast.job import JobSnapshot, JobState
-from holdfast.secret import hide, secrets_in
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _BAR = 30
-_REMEMBERED = 1000
 
 
 @click.command()
@@ -40,12 +37,12 @@ def watch(ctx: click.Context, settings: Settings, job_id: UUID) -> None:
         handle = hf.job(job_id)
         if settings.as_json:
             for job in handle.watch():
-                click.echo(parser.dumps(builtin(masked(job)), ensure_ascii=False))
+                click.echo(parser.dumps(builtin(job), ensure_ascii=False))
         elif on_terminal():
             job = _live(handle.watch(poll=0.2))
         else:
             for job in handle.watch():
-                click.echo(f"{times.absolute(job.changed_at or job.created_at)}  {_line(masked(job))}")
+                click.echo(f"{times.absolute(job.changed_at or job.created_at)}  {_line(job)}")
     ctx.exit(0 if job.state is JobState.COMPLETED else 1)
 
 
@@ -69,13 +66,11 @@ def events(
     if job_id is not None and queue is not None:
         raise click.UsageError("Name a job by ID, or a queue, not both.")
     with settings.connect() as hf:
-        known: dict[UUID, list[str]] = {}
         for event in hf.events(job_id=job_id, queue=queue, after=after, follow=follow):
-            shown = event._replace(data=hide(event.data, _secrets_of(hf, event.job_id, known)))
             if settings.as_json:
-                click.echo(parser.dumps(builtin(shown), ensure_ascii=False))
+                click.echo(parser.dumps(builtin(event), ensure_ascii=False))
             else:
-                click.echo(_told(shown, whose=job_id is None))
+                click.echo(_told(event, whose=job_id is None))
 
 
 @click.command()
@@ -90,24 +85,13 @@ def result(settings: Settings, job_id: UUID, *, timeout: timedelta | None) -> No
     """
     with settings.connect() as hf:
         try:
-            found = hf.job(job_id).result(timeout)
-            show_json(hide(found, _secrets_of(hf, job_id, {})))
+            handle = hf.job(job_id)
+            handle.result(timeout)
+            show_json(handle.refresh().result)  # as it may be seen
         except Unsuccessful as error:
             raise Failure(error.message, f"holdfast job {job_id} shows more.") from error
         except TimeoutError as error:
             raise Failure(str(error), f"holdfast watch {job_id} shows how far it is.") from error
-
-
-def _secrets_of(hf: Holdfast, job_id: UUID, known: dict[UUID, list[str]]) -> list[str]:
-    """What of this job must not be shown; nothing of one that is gone."""
-    if job_id not in known:
-        if len(known) >= _REMEMBERED:
-            known.clear()
-        try:
-            known[job_id] = secrets_in(hf.job(job_id).refresh().payload)
-        except JobNotFound:
-            known[job_id] = []
-    return known[job_id]
 
 
 def _live(snapshots: Any) -> JobSnapshot:
@@ -115,7 +99,7 @@ def _live(snapshots: Any) -> JobSnapshot:
 
     with Live(console=console(), auto_refresh=False) as screen:
         for job in snapshots:
-            screen.update(_picture(masked(job)), refresh=True)
+            screen.update(_picture(job), refresh=True)
     return job  # type: ignore[no-any-return]
 
 

@@ -16,12 +16,15 @@ from holdfast.client import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.secret import mask_dsn
 
+ROLES = ["holdfast_producer", "holdfast_worker", "holdfast_viewer", "holdfast_operator"]
+
 
 @click.command()
 @common_options
 @click.option("--print", "printed", is_flag=True, help="Print the SQL for a DBA instead of running it.")
+@click.option("--roles", is_flag=True, help="Also make the roles of those who use it, with their rights.")
 @pass_settings
-def migrate(settings: Settings, *, printed: bool) -> None:
+def migrate(settings: Settings, *, printed: bool, roles: bool) -> None:
     """Install the schema, or bring it up to this release.
 
     It is safe to run at any time, by any number of processes at once, and while workers work. An embedded
@@ -30,28 +33,36 @@ def migrate(settings: Settings, *, printed: bool) -> None:
     With --print nothing is changed. What is printed are the statements that the database lacks; without
     --dsn and HOLDFAST_DSN, all of them.
 
+    With --roles, the roles holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator are made
+    where the cluster has none yet, and get their rights in this database; grant them to those who log in.
+    Once they are in, every migrate keeps their rights up to date.
+
     \b
       holdfast migrate
+      holdfast migrate --roles
       holdfast migrate --print | psql --set ON_ERROR_STOP=1 mydatabase
     """
     if printed:
-        click.echo(_missing_sql(settings), nl=False)
+        click.echo(_missing_sql(settings, roles=roles), nl=False)
         return
     with settings.connect() as hf:
-        applied, where = hf.migrate(), hf.dsn
+        applied, where = hf.migrate(roles=roles), hf.dsn
     if settings.as_json:
-        show_json({"applied": applied})
-    elif applied:
+        show_json({"applied": applied, "roles": ROLES if roles else []})
+        return
+    if roles:
+        click.echo(f"{', '.join(ROLES[:-1])} and {ROLES[-1]} have their rights in {mask_dsn(where)}.")
+    if applied:
         click.echo(f"Applied {plural(len(applied), 'file')} to {mask_dsn(where)}: {', '.join(applied)}.")
     else:
         click.echo(f"The schema is up to date in {mask_dsn(where)}.")
 
 
-def _missing_sql(settings: Settings) -> str:
+def _missing_sql(settings: Settings, *, roles: bool) -> str:
     if settings.source == "embedded":
-        return schema.print_sql()
+        return schema.print_sql(roles=roles)
     with settings.connect() as hf, hf.database.connection() as connection:
-        return schema.print_sql(installed=schema.installed(connection))
+        return schema.print_sql(installed=schema.installed(connection), roles=roles)
 
 
 @click.command()

@@ -1,8 +1,7 @@
-"""Commands that look at jobs."""
+"""Commands that look at jobs. The database has masked their secrets already."""
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -24,7 +23,6 @@ from holdfast.cli.output import (
 )
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.job import JobSnapshot, JobState
-from holdfast.secret import hide, mask, scrub, secrets_in
 
 _STEP_LENGTH = 60
 
@@ -61,7 +59,7 @@ def jobs(
     state = JobState.RUNNING.value if running else state
 
     def look() -> list[JobSnapshot]:
-        return [masked(job) for job in hf.jobs(queue=queue, task=task, state=state, amount=limit)]
+        return hf.jobs(queue=queue, task=task, state=state, amount=limit)
 
     with settings.connect() as hf:
         if running and on_terminal() and not settings.as_json:
@@ -95,12 +93,6 @@ def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
             handle.steps(),
             handle.checkpoint(),
         )
-    secrets = secrets_in(found.payload)
-    errors = [_scrubbed(error, secrets) for error in errors]
-    steps = [
-        step._replace(name=scrub(step.name, secrets), result=hide(step.result, secrets)) for step in steps
-    ]
-    found, checkpoint = masked(found), hide(checkpoint, secrets)
     if settings.as_json:
         shown = {name: getattr(found, name) for name in found.__dataclass_fields__}
         show_json(shown | {"errors": errors, "steps": steps, "checkpoint": checkpoint})
@@ -108,35 +100,11 @@ def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
         _show_job(found, errors, steps, checkpoint, tracebacks=tracebacks)
 
 
-def masked(job: JobSnapshot) -> JobSnapshot:
-    """The job as it may be shown."""
-    secrets = secrets_in(job.payload)
-
-    def hidden(text: str | None) -> str | None:
-        return scrub(text, secrets) if text else text
-
-    return replace(
-        job,
-        payload=mask(job.payload),
-        headers=mask(job.headers),
-        result=hide(job.result, secrets),
-        last_error=hidden(job.last_error),
-        stage=hidden(job.stage),
-        step=hidden(job.step),
-        message=hidden(job.message),
-    )
-
-
 def how_far(job: JobSnapshot) -> tuple[str | None, ...]:
     """What a running job says of itself, besides its percentage."""
     step = f"step {job.step}" if job.step else None
     left = f"about {times.span(job.time_left)} left" if job.time_left is not None else None
     return job.stage, step, job.message, left
-
-
-def _scrubbed(error: AttemptError, secrets: Sequence[str]) -> AttemptError:
-    traceback = scrub(error.traceback, secrets) if error.traceback else None
-    return error._replace(error=scrub(error.error, secrets), traceback=traceback)
 
 
 def _attempt(job: JobSnapshot) -> str:

@@ -1,16 +1,14 @@
-"""Commands about queues: list, pause, resume, count."""
+"""Commands about queues: list, pause, resume."""
 
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import click
 
-from holdfast.calls import QueueRow, Stat
-from holdfast.cli import times
-from holdfast.cli.output import STATE_STYLES, Column, show_json, show_table
+from holdfast.calls import QueueRow
+from holdfast.cli import configuring, times
+from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.root import refuse_unknown
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.job import JobState
 
 
 class Actions(click.Group):
@@ -24,7 +22,11 @@ class Actions(click.Group):
 @click.group(cls=Actions)
 @common_options
 def queue() -> None:
-    """List queues, pause and resume them."""
+    """List queues, pause and resume them, change their settings."""
+
+
+queue.add_command(configuring.configure)
+queue.add_command(configuring.settings)
 
 
 @queue.command("list")
@@ -75,43 +77,6 @@ def _say(settings: Settings, names: tuple[str, ...], what: str) -> None:
         click.echo(f"Queue {name} is {what}.")
 
 
-@dataclass
-class QueueStats:
-    """The counts of one queue, with every state there."""
-
-    queue: str
-    paused: bool
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys((state.value for state in JobState), 0)
-    )
-    oldest_pending_at: datetime | None = None
-
-    def add(self, stat: Stat) -> None:
-        _, state, count, oldest_at, _ = stat
-        self.counts[state] = count
-        if state == JobState.PENDING:
-            self.oldest_pending_at = oldest_at
-
-
-@click.command()
-@common_options
-@pass_settings
-def stats(settings: Settings) -> None:
-    """Count the jobs of each queue by state.
-
-    Finished jobs count for as long as they are kept.
-    """
-    with settings.connect() as hf:
-        found = hf.stats()
-    queues: dict[str, QueueStats] = {}
-    for stat in found:
-        queues.setdefault(stat.queue, QueueStats(stat.queue, stat.paused)).add(stat)
-    if settings.as_json:
-        show_json(list(queues.values()))
-    else:
-        show_table(_STATS, list(queues.values()), empty="No jobs.")
-
-
 def _oldest(moment: datetime | None) -> str:
     return times.absolute(moment) if moment else ""
 
@@ -119,24 +84,6 @@ def _oldest(moment: datetime | None) -> str:
 def _waits(moment: datetime | None) -> str:
     return f"waits {times.lasting(moment)}" if moment else ""
 
-
-def _count(state: JobState) -> Column[QueueStats]:
-    return Column(
-        state.value.upper(),
-        lambda row: row.counts[state.value],
-        right=True,
-        style=lambda row: STATE_STYLES[state] if row.counts[state.value] else "dim",
-    )
-
-
-_STATS: list[Column[QueueStats]] = [
-    Column("QUEUE", lambda row: row.queue),
-    *(_count(state) for state in JobState),
-    Column(
-        "OLDEST", lambda row: _oldest(row.oldest_pending_at), seen=lambda row: _waits(row.oldest_pending_at)
-    ),
-    Column("PAUSED", lambda row: "paused" if row.paused else "", style="bold yellow"),
-]
 
 _QUEUES: list[Column[QueueRow]] = [
     Column("QUEUE", lambda row: row.name),

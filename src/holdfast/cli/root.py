@@ -1,11 +1,12 @@
 """The command `holdfast` itself: its options, its commands by name, and how it fails.
 
 Exit codes: 0 done · 1 refused or failed, said on standard error · 2 wrong usage, also a value that breaks a
-rule · 130 interrupted.
+rule · 130 interrupted. `health` and `doctor` judge: 0 well · 1 warning · 2 critical · 3 could not ask.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import IO, Any
 
@@ -31,7 +32,9 @@ COMMANDS = {
     },
     "Times": {"schedule": "schedules"},
     "Failures": {"dead": "dead", "replay": "dead", "purge": "dead", "give-up": "dead", "policy": "policies"},
-    "Queues": {"queue": "queues", "stats": "queues"},
+    "Queues": {"queue": "queues", "stats": "stats", "health": "health", "metrics": "metrics"},
+    "Trouble": {"why": "diagnosis", "doctor": "diagnosis"},
+    "Records": {"retention": "retention", "export": "retention", "audit": "audit", "access": "access"},
 }
 _TOPICS = {name: topic for section in COMMANDS.values() for name, topic in section.items()}
 INTERRUPTED = 130
@@ -55,6 +58,21 @@ class BadUsage(Failure):
     """An error of whoever typed it: the same words would be refused again."""
 
     exit_code = click.UsageError.exit_code
+
+
+class Unknown(Failure):
+    """Nothing could be asked: for monitoring neither well nor ill."""
+
+    exit_code = 3
+
+
+@contextmanager
+def unknown_if_refused() -> Iterator[None]:
+    """For commands whose exit code is a judgement: whatever keeps them from one has a code of its own."""
+    try:
+        yield
+    except HoldfastError as error:
+        raise Unknown(error.message, error.hint) from error
 
 
 class Root(click.Group):

@@ -19,10 +19,13 @@ from holdfast.cli.values import duration
 from holdfast.client import Holdfast
 from holdfast.errors import BadValue, HoldfastError
 from holdfast.events import emit, subscribe
+from holdfast.logs import JsonFormatter
 from holdfast.secret import mask_dsn
+from holdfast.worker.http import Address
 from holdfast.worker.supervisor import Supervisor, follow
 from holdfast.worker.worker import Worker
 
+FORMATS = ["text", "json"]
 LEVELS = ["debug", "info", "warning", "error"]
 
 
@@ -54,6 +57,19 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(FORMATS, case_sensitive=False),
+    envvar="HOLDFAST_LOG_FORMAT",
+    default="text",
+    help="Lines for people, or one JSON object a line. Else HOLDFAST_LOG_FORMAT.  [default: text]",
+)
+@click.option(
+    "--http",
+    metavar="ADDRESS",
+    help="Serve /healthz, /readyz and /metrics: 8080, 127.0.0.1:8080 or unix:/path. "
+    "With --processes, each has the next port.",
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 @pass_settings
 def worker(
@@ -64,6 +80,7 @@ def worker(
     processes: int,
     drain: bool,
     log_level: str,
+    log_format: str,
     supervised: bool,
     **options: Any,
 ) -> None:
@@ -88,7 +105,7 @@ def worker(
         os.environ["HOLDFAST_DSN"] = settings.dsn
     hf = _checked(load_app(app), app, settings)
     chosen = {name: _number(value) for name, value in options.items() if value is not None}
-    _log_to_stderr(log_level, chosen.get("name"))
+    _log_to_stderr(log_level, log_format, chosen.get("name"))
     with hf:
         if processes == 1:
             runner = _made(hf, app, chosen)
@@ -99,7 +116,8 @@ def worker(
             return
         _made(hf, app, chosen)  # so that a mistake shows here, once, and not in every child
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
-        raise SystemExit(Supervisor(_Command(app, chosen, drain=drain, log_level=log_level), processes).run())
+        fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])]
+        raise SystemExit(Supervisor(_Command(app, chosen, fixed, processes), processes).run())
 
 
 def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
@@ -131,10 +149,13 @@ def _number(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _log_to_stderr(level: str, name: str | None) -> None:
-    """Plain lines. An app that has set up its own logging keeps it."""
+def _log_to_stderr(level: str, style: str, name: str | None) -> None:
+    """An app that has set up its own logging keeps it."""
     who = f" [{name}]".replace("%", "%%") if name else ""
-    logging.basicConfig(stream=sys.stderr, format=f"%(asctime)s %(levelname)s{who} %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter(f"%(asctime)s %(levelname)s{who} %(message)s")
+    handler.setFormatter(JsonFormatter(name) if style == "json" else plain)
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("holdfast").setLevel(level.upper())
 
 
@@ -159,23 +180,26 @@ def _news_of_stopping(who: str | None) -> Iterator[None]:
 class _Command:
     """The command line of the child with this number."""
 
-    def __init__(self, app: str, options: dict[str, Any], *, drain: bool, log_level: str) -> None:
+    def __init__(self, app: str, options: dict[str, Any], fixed: list[str], processes: int) -> None:
         self._app = app
         self._options = options
-        self._drain = drain
-        self._log_level = log_level
+        self._fixed = fixed
+        http = options.get("http")
+        self._http = None if http is None else Address.of(http)
+        if self._http is not None:
+            self._http.of_process(processes)  # refused now rather than by the last child
 
     def __call__(self, number: int) -> list[str]:
-        fixed = [sys.executable, "-m", "holdfast", "worker", "--supervised", f"--log-level={self._log_level}"]
-        drain = ["--drain"] if self._drain else []
+        begin = [sys.executable, "-m", "holdfast", "worker", "--supervised", *self._fixed]
         name = f"--name={self._options.get('name') or platform.node()}-{number}"
-        return [*fixed, *drain, name, *_flags(self._options.items()), "--", self._app]
+        http = [] if self._http is None else [f"--http={self._http.of_process(number)}"]
+        return [*begin, name, *http, *_flags(self._options.items()), "--", self._app]
 
 
 def _flags(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
     for option, value in options:
         match option:
-            case "name":
+            case "name" | "http":
                 continue
             case "notify":
                 yield "--no-notify"

@@ -12,6 +12,7 @@ from psycopg import AsyncConnection, Connection
 
 from holdfast.database.bulk import aload_on, load_on
 from holdfast.database.carriers import arun_on, in_transaction, run_on
+from holdfast.database.checkup import examine
 from holdfast.database.pools import Database
 from holdfast.database.session import Listener, Session
 
@@ -23,6 +24,7 @@ __all__ = [
     "Session",
     "aload_on",
     "arun_on",
+    "examine",
     "in_transaction",
     "load_on",
     "run_on",

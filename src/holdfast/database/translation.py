@@ -14,6 +14,7 @@ from holdfast.errors import (
     DatabaseUnavailable,
     HoldfastError,
     IdConflict,
+    NotAllowed,
     SchemaMissing,
     UnexpectedError,
     from_sqlstate,
@@ -77,6 +78,8 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
             return BadPayload(diagnostic.message_primary or str(error), hint=diagnostic.message_detail)
         case pg.CheckViolation() if diagnostic.schema_name == "holdfast" and diagnostic.constraint_name:
             return BadValue(f"refused: {diagnostic.constraint_name}", field=diagnostic.column_name)
+        case pg.InsufficientPrivilege():
+            return NotAllowed(diagnostic.message_primary or "", hint=diagnostic.message_hint)
         case pg.InvalidSchemaName() | pg.UndefinedFunction() | pg.UndefinedTable():
             return SchemaMissing(
                 f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"

@@ -120,7 +120,12 @@ def _works_in(data: Path, process: Path) -> bool:
 
 
 def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mapping[str, str]) -> None:
-    ours = {"listen_addresses": "", "port": PORT, "unix_socket_directories": home.socket.resolve()}
+    ours = {
+        "listen_addresses": "",
+        "port": PORT,
+        "unix_socket_directories": home.socket.resolve(),
+        "holdfast.embedded": "on",  # for the doctor: nobody else is here, and there is one role
+    }
     options = [f"--{name}={value}" for name, value in {**_DEFAULTS, **settings, **ours}.items()]
     # Sent off by a shell, so that it is nobody's child and surprises no one who waits for children; in a
     # session of its own, where Ctrl-C does not reach it while a worker drains.

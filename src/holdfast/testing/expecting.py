@@ -6,11 +6,14 @@
 A job of a transaction that is not committed is seen by that connection alone: give it as `conn`.
 """
 
+from dataclasses import replace
 from typing import Any, Unpack
 
 from holdfast import calls, limits
+from holdfast.calls.access import stored_payload
 from holdfast.client import Holdfast
 from holdfast.job import JobSnapshot, JobState
+from holdfast.secret import MASK
 from holdfast.task import Task
 from holdfast.testing.draining import ALL
 from holdfast.testing.expected import Expected, Wanted, listed
@@ -67,7 +70,8 @@ def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
     found = {}
     for state in LIVE:
         for job in (yield calls.list_jobs(task=task, state=state, amount=ALL)):
-            found[job.id] = job
+            hidden = MASK in repr(job.payload)
+            found[job.id] = replace(job, payload=(yield stored_payload(job.id))) if hidden else job
     return sorted(found.values(), key=lambda job: (job.created_at, job.id))
 
 

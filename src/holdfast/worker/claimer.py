@@ -19,7 +19,7 @@ from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Session
 from holdfast.errors import DatabaseUnavailable
-from holdfast.events import emit
+from holdfast.events import Bunch, emit
 from holdfast.worker.hands import Hands
 
 BATCH = 2000
@@ -213,7 +213,7 @@ class Claimer:
                 self._give_back(buffer.pop())
 
     async def _claim(self, tasks: list[str], amount: int, *, above: int | None = None) -> list[Claimed]:
-        lease, worker = str(uuid4()), self.worker
+        lease, worker, begun = str(uuid4()), self.worker, time.monotonic()
         claim = calls.claim(
             worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount, above=above
         )
@@ -228,6 +228,7 @@ class Claimer:
                 self._hands.doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
+            emit("jobs.claimed", worker=worker, jobs=Bunch(jobs), seconds=time.monotonic() - begun)
             self._took(len(jobs))
             return self._hands.take(lease, jobs)
         except BaseException:

@@ -16,6 +16,7 @@ ADVANCE_JOBS = 4000
 PROMOTE_SECONDS = 1.0
 RECOVER_SECONDS = 1.0
 UPKEEP_SECONDS = 60.0
+SWEEP_SECONDS = 30.0
 # A look costs something, so what falls due within a moment is promoted together.
 MOMENT = 0.01
 # A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
@@ -36,6 +37,7 @@ class Duties:
         self._amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
         self._claimed = 0
+        self._more_to_sweep = False
 
     def claimed(self, jobs: int) -> None:
         """So many were claimed here: time to let the heads follow?"""
@@ -72,3 +74,11 @@ class Duties:
     async def upkeep(self) -> float:
         await self._session.run(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
         return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not ask in step
+
+    async def sweep(self) -> float:
+        begun = time.monotonic()
+        rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SWEEP_SECONDS * 0.75)
+        self._more_to_sweep = await self._session.run(calls.retention.sweep(rest))
+        if self._more_to_sweep:
+            return 2 * (time.monotonic() - begun)  # a rest after each: others want the server too
+        return SWEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311

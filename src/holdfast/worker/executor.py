@@ -46,6 +46,20 @@ class Executor:
         self.threads = Threads()
         self.processes = Processes(database, self.threads)
 
+    def surrounded(self) -> Callable[[Running], Awaitable[Report]]:
+        """`run`, with what is to surround it: found out once, so that a job does not pay for it."""
+        around = self._registry.around
+        if around is None:
+            return self.run
+
+        async def run(running: Running) -> Report:
+            with around(running.job) as tell:
+                report = await self.run(running)
+                tell(report)
+            return report
+
+        return run
+
     async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat, for a frame costs every job
         job = running.job
         outcome: Outcome

@@ -6,10 +6,12 @@ accepted there.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from holdfast import calls
-from holdfast.calls import Report
+from holdfast.calls import Refusal, Report
 from holdfast.database import Session
 from holdfast.errors import BadInput, Collision, NotReady, UnexpectedError
 from holdfast.events import emit
@@ -21,9 +23,17 @@ BATCH_CHARACTERS = 16 * 1024 * 1024
 LONGEST_PAUSE = 2.0
 
 
+class Settled(NamedTuple):
+    """Reports that the database has answered, which of them it refused, and how long that took."""
+
+    reports: Sequence[Report]
+    refused: Sequence[Refusal]
+    seconds: float
+
+
 class Finisher:
-    def __init__(self, session: Session, settled: Callable[[Sequence[Report]], None]) -> None:
-        """`settled` is told the reports that the database has answered."""
+    def __init__(self, session: Session, settled: Callable[[Settled], None]) -> None:
+        """`settled` is told what the database has answered."""
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
@@ -91,6 +101,7 @@ class Finisher:
         self._work.set()
 
     async def _write(self, reports: Sequence[Report]) -> None:
+        begun = time.monotonic()
         await self._write_before(reports)
         try:
             refused = await self._session.run(calls.finish(reports))
@@ -99,10 +110,11 @@ class Finisher:
                 return await self._write_apart(reports)
             # A value that the database cannot store: without it, the report is that of a failure.
             emit("report.broken", job=reports[0].id, outcome=reports[0].outcome, error=error)
-            refused = await self._session.run(calls.finish([_without_values(reports[0], error)]))
+            reports = [_without_values(reports[0], error)]
+            refused = await self._session.run(calls.finish(reports))
         for refusal in refused:
             emit("report.refused", job=refusal.id, sqlstate=refusal.sqlstate, message=refusal.message)
-        self._settled(reports)
+        self._settled(Settled(reports, refused, time.monotonic() - begun))
         return None
 
     async def _write_before(self, reports: Sequence[Report]) -> None:

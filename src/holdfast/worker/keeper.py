@@ -23,7 +23,7 @@ from datetime import datetime
 
 from holdfast import calls
 from holdfast.database import Database
-from holdfast.errors import BadInput, Collision, WorkerLost
+from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.events import emit
 from holdfast.worker.hands import Hands, Running
 from holdfast.worker.loop import every
@@ -58,6 +58,8 @@ class Keeper:
         self._home = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
+        # Why the last heartbeat failed.
+        self.trouble: str | None = None
         # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
         # or for a row, from holding up the heartbeat.
         self._session = database.session(
@@ -106,6 +108,10 @@ class Keeper:
     async def _beat(self) -> None:
         try:
             await self._live_on()
+            self.trouble = None
+        except NotReady as error:
+            self.trouble = error.message
+            raise
         except WorkerLost as error:
             self._home.call_soon_threadsafe(self._lost, error)
             raise
@@ -113,7 +119,11 @@ class Keeper:
     async def _live_on(self) -> None:
         sent, before = time.monotonic(), self._last_beat
         heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
+        said_at = time.time()
         self._last_beat = await self._session.run(heartbeat, deadline=deadline)
+        seconds = time.monotonic() - sent
+        offset = self._last_beat.timestamp() - said_at - seconds / 2
+        emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
         late = time.monotonic() > self._hands.good_until
         self._hands.good_until = sent + self._lease_time
         if late:

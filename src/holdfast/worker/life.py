@@ -12,28 +12,39 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
 
 from holdfast import calls
-from holdfast.calls import Claimed, Report
+from holdfast.calls import Claimed
 from holdfast.database import Database
-from holdfast.errors import DatabaseUnavailable, WorkerLost
-from holdfast.events import emit
+from holdfast.errors import DatabaseUnavailable, NotReady, WorkerLost
+from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
 from holdfast.task import Registry
 from holdfast.worker.claimer import Claimer
-from holdfast.worker.duties import ADVANCE_SECONDS, MOMENT, PROMOTE_SECONDS, UPKEEP_SECONDS, Duties
+from holdfast.worker.duties import (
+    ADVANCE_SECONDS,
+    MOMENT,
+    PROMOTE_SECONDS,
+    SWEEP_SECONDS,
+    UPKEEP_SECONDS,
+    Duties,
+)
 from holdfast.worker.executor import Executor
-from holdfast.worker.finisher import Finisher
+from holdfast.worker.finisher import Finisher, Settled
 from holdfast.worker.hands import Hands, Running
+from holdfast.worker.health import Condition
+from holdfast.worker.http import Address
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.loop import every
 from holdfast.worker.slots import Slots
 
+_VERSION = version("holdfast")
 LAST_WORDS_SECONDS = 10.0
 HURRIED_SECONDS = 1.0
 # For one call: a silent database costs a worker no more than its lease, nor an overloaded one less than this.
@@ -49,6 +60,7 @@ class Settings:
     grace: float
     notify: bool
     name: str | None
+    http: Address | None = None
 
 
 class Life:
@@ -100,12 +112,33 @@ class Life:
             self._serving, lease_time=self._lease_time, due=self._claimer.hint, alert=self._claimer.alert
         )
         self._keeper: Keeper | None = None
+        self._trouble: str | None = None
 
     def _new_executor(self) -> Executor:
         return Executor(self._registry, self._lending, self._finishing.run)
 
     def stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
+
+    def condition(self) -> Condition:
+        """How it is; from any thread."""
+        settings, hands = self._settings, self._hands
+        running = Counter((it.job.queue, it.job.task) for it in list(hands.running))
+        beating = None if self._keeper is None else self._keeper.trouble
+        return Condition(
+            worker=self._id,
+            name=settings.name,
+            version=_VERSION,
+            lost=self._lost.is_set(),
+            stopping=self._stop.is_set() or hands.closed,
+            lease_time=self._lease_time,
+            good_until=hands.good_until,
+            trouble=self._trouble or beating,
+            concurrency=settings.concurrency,
+            buffered=len(hands.buffer),
+            unwritten=max(hands.unwritten, 0),
+            running=running,
+        )
 
     @property
     def stuck(self) -> bool:
@@ -141,7 +174,7 @@ class Life:
             lease_time=settings.lease_time,
             host=platform.node(),
             pid=os.getpid(),
-            version=version("holdfast"),
+            version=_VERSION,
         )
         self._id = await self._serving.run(call)
         self._hands.good_until = begun + self._lease_time
@@ -207,6 +240,7 @@ class Life:
             every(duties.recover_seconds, duties.recover, name="recover"),
             every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now),
             every(UPKEEP_SECONDS, duties.upkeep, name="upkeep"),
+            every(SWEEP_SECONDS, duties.sweep, name="sweep"),
             every(0.0, self._register_anew, name="register"),
         ]
         if self._settings.notify:
@@ -221,7 +255,12 @@ class Life:
 
     async def _claim(self) -> float:
         try:
-            return await self._claimer.step()
+            pause = await self._claimer.step()
+            self._trouble = None
+            return pause  # noqa: TRY300 - what follows is about errors
+        except NotReady as error:
+            self._trouble = error.message
+            raise
         except WorkerLost as error:
             # The keeper finds out too, and may already have begun to put it right.
             self._declared_lost(error)
@@ -247,13 +286,22 @@ class Life:
     def _took(self, jobs: int) -> None:
         self._duties.claimed(jobs)
 
-    def _settled(self, reports: Sequence[Report]) -> None:
-        for report in reports:
-            job = self._hands.settle(report.id, report.lease)
+    def _settled(self, settled: Settled) -> None:
+        reports, refused, seconds = settled
+        jobs = [self._hands.settle(report.id, report.lease) for report in reports]
+        for job, report in zip(jobs, reports, strict=True):
             if job is not None and job.suspect:
                 self._claimer.hint()  # suspects are handed out one at a time
             if report.outcome in {"failed", "snoozed"}:
                 self._promote_now.set()  # it may be due again soon
+        emit(
+            "jobs.finished",
+            worker=self._id,
+            jobs=Bunch(jobs),
+            reports=Bunch(reports),
+            refused=Bunch(refused),
+            seconds=seconds,
+        )
 
     def _release(self, job: Claimed) -> None:
         self._finisher.add(self._executor.report(job, Released()))

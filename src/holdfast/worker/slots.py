@@ -28,6 +28,7 @@ class Slots:
     ) -> None:
         self._hands = hands
         self._executor = executor
+        self._run = executor.surrounded()
         self._done = done
         self._freed = freed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +81,7 @@ class Slots:
             running = Running(job, me, begun)
             hands.running.add(running)
             try:
-                report = await self._executor.run(running)
+                report = await self._run(running)
             except BaseException as error:  # noqa: BLE001 - raised again, if it is not about the job
                 report = self._cut_off(running, error)
             finally:

@@ -12,7 +12,9 @@ from holdfast import limits
 from holdfast.database import Database
 from holdfast.task import Registry, Task
 from holdfast.worker.failure import clean
+from holdfast.worker.http import Address
 from holdfast.worker.life import Life, Settings
+from holdfast.worker.pages import served
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
@@ -44,6 +46,7 @@ class Worker:
         grace: float = 30.0,
         notify: bool = True,
         name: str | None = None,
+        http: int | str | None = None,
     ) -> None:
         self._database = database
         self._registry = registry
@@ -56,6 +59,7 @@ class Worker:
             grace=limits.number("grace", grace, 0, 86_400),
             notify=notify and not database.transaction_pooling,
             name=None if name is None else clean(str(name), _NAME_LENGTH),
+            http=None if http is None else Address.of(http),
         )
         self._life: Life | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,7 +94,10 @@ class Worker:
         life = self.life(self._database, self._registry, self._settings)
         self._loop, self._life = asyncio.get_running_loop(), life
         try:
-            with _on_signals(life.stop) if signals else contextlib.nullcontext():
+            with (
+                _on_signals(life.stop) if signals else contextlib.nullcontext(),
+                served(self._settings.http, self._database, life.condition),
+            ):
                 await life.live(drain=drain)
         finally:
             self._life = self._loop = None

@@ -53,38 +53,65 @@ begin
   if claim.amount is null or claim.amount not between 1 and 10000 then
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
-  perform from holdfast.worker w
-  where w.id = consumer
-    and w.lost_at is null
-    and w.left_at is null
-    and w.heartbeat_at > now_at - w.lease_time / 3;
+  door := holdfast.door(true);
+
+  -- One lane alone has work, as nearly always when a worker was woken: then all is
+  -- one statement, which takes an eighth less time than those below.
+  return query
+    with lanes as materialized (
+      -- Not among very many, which would be looked into once more below.
+      select l.*
+      from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
+      where (select count(*) from (select from holdfast.lane limit 33) n) < 33
+      limit 2
+    )
+    update holdfast.job j
+    set
+      state = 'claimed',
+      worker_id = consumer,
+      lease = new_lease,
+      attempt = j.attempt + 1,
+      claimed_at = now_at,
+      changed_at = now_at
+    from (
+      select j.place, l.queue, l.priority, j.bytes, sum(j.bytes) over (order by j.seq rows unbounded preceding) as total
+      from holdfast.attending(consumer, now_at)
+      cross join lanes l
+      cross join lateral (
+        select j.ctid as place, j.seq, pg_column_size(j.payload) as bytes
+        from holdfast.job j
+        where j.lane_id = l.id
+          and j.state = 'pending'
+          and j.seq >= l.first
+          and j.attempt < j.max_attempts
+        order by j.seq
+        limit claim.amount
+        for update skip locked
+      ) j
+      where l.kind <> 2
+        and (select count(*) from lanes) = 1
+    ) p
+    where j.ctid = p.place
+      and (p.total <= room or p.total = p.bytes)
+    returning
+      j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, p.queue, p.priority::integer,
+      false, j.worker_id, j.created_at, j.headers;
+  if found then
+    door := holdfast.door(false);
+    return;
+  end if;
+
+  perform holdfast.attending(consumer, now_at);
   if not found then
     perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
   end if;
-
-  door := holdfast.door(true);
   <<levels>>
   for level in
     select
       l.priority, l.kind, count(*)::integer as amount,
       array_agg(l.id) as ids, array_agg(l.first) as firsts, array_agg(l.queue) as queues
     from (
-      -- What lies between the head and the first job is walked over here, and not again below.
-      select l.*, first.seq as first
-      from holdfast.lane l
-      cross join lateral (
-        select j.seq
-        from holdfast.job j
-        where j.lane_id = l.id
-          and j.state = 'pending'
-          and j.seq >= l.head
-        order by j.seq
-        limit 1
-      ) first
-      where (claim.queues is null or l.queue = any(claim.queues))
-        and (claim.tasks is null or l.task = any(claim.tasks))
-        and (claim.above is null or l.priority > claim.above)
-        and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
+      select l.* from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
       order by l.priority desc, l.kind desc, l.id
     ) l
     group by l.priority, l.kind
@@ -211,6 +238,44 @@ end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
   'Hand up to amount pending jobs to one worker, most urgent first, under one lease; those above a priority alone, if one is given. A missing worker id or lease is made up.';
+
+-- The lanes that have something to hand out, and where: what lies between the head and
+-- the first job is walked over here, and not again. Without a SET clause, as the next
+-- one, so that they become a part of the query that asks.
+create or replace function holdfast.lanes_at_work(queues text[], tasks text[], above integer)
+returns table (id integer, queue text, priority smallint, kind smallint, first bigint)
+language sql stable
+as $$
+  select l.id, l.queue, l.priority, l.kind, first.seq
+  from holdfast.lane l
+  cross join lateral (
+    select j.seq
+    from holdfast.job j
+    where j.lane_id = l.id
+      and j.state = 'pending'
+      and j.seq >= l.head
+    order by j.seq
+    limit 1
+  ) first
+  where (lanes_at_work.queues is null or l.queue = any(lanes_at_work.queues))
+    and (lanes_at_work.tasks is null or l.task = any(lanes_at_work.tasks))
+    and (lanes_at_work.above is null or l.priority > lanes_at_work.above)
+    and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
+$$;
+comment on function holdfast.lanes_at_work(text[], text[], integer) is 'The lanes that have jobs to claim, and the place of the first one.';
+
+create or replace function holdfast.attending(worker uuid, now_at timestamptz)
+returns setof boolean
+language sql stable
+as $$
+  select true
+  from holdfast.worker w
+  where w.id = attending.worker
+    and w.lost_at is null
+    and w.left_at is null
+    and w.heartbeat_at > now_at - w.lease_time / 3
+$$;
+comment on function holdfast.attending(uuid, timestamptz) is 'A row if a worker is known and was heard of lately.';
 
 create or replace function holdfast.start_suspect(worker uuid, lease uuid, lanes integer[], now_at timestamptz)
 returns void

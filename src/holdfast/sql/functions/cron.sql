@@ -20,7 +20,7 @@
 -- comes twice.
 create or replace function holdfast.next_occurrence(cron text, after timestamptz, zone text default 'UTC')
 returns timestamptz
-language plpgsql stable
+language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare

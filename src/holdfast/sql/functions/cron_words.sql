@@ -7,7 +7,7 @@
 -- What it stands for is said, not how it is written: `1-5` and `mon-fri` read alike.
 create or replace function holdfast.cron_in_words(cron text)
 returns text
-language sql immutable strict
+language sql immutable strict security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select concat_ws(', ', w.times, case when w.times ~ '^at \d' and w.months is null then coalesce(w.days, 'every day') else w.days end, w.months)

@@ -17,16 +17,25 @@ returns setof holdfast.jobs
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select j.*
-  from holdfast.jobs j
-  where j.state = 'dead'
-    and (list_dead.queue is null or j.queue = list_dead.queue)
-    and (list_dead.task is null or j.task = list_dead.task)
-    and (list_dead.error is null or strpos(lower(j.last_error), lower(list_dead.error)) > 0)
-    and (list_dead.died_after is null or j.finished_at >= list_dead.died_after)
-    and (list_dead.died_before is null or j.finished_at < list_dead.died_before)
-  order by j.finished_at desc, j.id
-  limit list_dead.amount
+  select holdfast.job_as_seen(j::holdfast.every_job)
+  from (
+    select j.*
+    from holdfast.every_job j
+    where j.state = 'dead'
+      and ((select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]))
+      and (list_dead.queue is null or j.queue = list_dead.queue)
+      and (list_dead.task is null or j.task = list_dead.task)
+      -- Of what they see, or they could ask for what is masked until it is found.
+      and (
+        list_dead.error is null
+        or strpos(lower(j.last_error), lower(list_dead.error)) > 0
+          and strpos(lower(holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads()))), lower(list_dead.error)) > 0
+      )
+      and (list_dead.died_after is null or j.finished_at >= list_dead.died_after)
+      and (list_dead.died_before is null or j.finished_at < list_dead.died_before)
+    order by j.finished_at desc, j.id
+    limit list_dead.amount
+  ) j
 $$;
 comment on function holdfast.list_dead(text, text, text, timestamptz, timestamptz, integer) is
   'Dead jobs by queue, task, a part of the last error and time of death, the latest first.';
@@ -41,9 +50,15 @@ set search_path = pg_catalog, pg_temp
 as $$
   select d.id
   from holdfast.dead_letter d
-  where (pick_dead.queue is null or d.queue = pick_dead.queue)
+  where ((select holdfast.unrestricted()) or d.queue = any((select holdfast.queues_in_reach())::text[]))
+    and (pick_dead.queue is null or d.queue = pick_dead.queue)
     and (pick_dead.task is null or d.task = pick_dead.task)
-    and (pick_dead.error is null or strpos(lower(d.last_error), lower(pick_dead.error)) > 0)
+    -- Of what they see, as in list_dead().
+    and (
+      pick_dead.error is null
+      or strpos(lower(d.last_error), lower(pick_dead.error)) > 0
+        and strpos(lower(holdfast.text_as_seen(d.last_error, d.queue, d.payload, (select holdfast.sees_payloads()))), lower(pick_dead.error)) > 0
+    )
     and (pick_dead.died_after is null or d.died_at >= pick_dead.died_after)
     and (pick_dead.died_before is null or d.died_at < pick_dead.died_before)
   order by d.died_at, d.id
@@ -76,11 +91,11 @@ begin
     from (select distinct d.queue, d.priority, d.task from holdfast.dead_letter d where d.id = any(ids)) p
   ),
   back as (
-    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, last_error, created_at, changed_at)
+    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
     select
       d.id, p.lane_id, d.task, d.payload,
       coalesce(d.headers, '{}') || '{"resumes": true}',
-      d.max_attempts, d.last_error, d.created_at, now_at
+      d.max_attempts, d.last_error, now_at, d.created_at, now_at -- it waits from now on
     from holdfast.dead_letter d
     join placed p on p.queue = d.queue and p.priority = d.priority and p.task = d.task
     where d.id = any(ids)
@@ -123,6 +138,13 @@ as $$
   ),
   checkpoints as (
     delete from holdfast.checkpoint c using gone g where c.job_id = g.id
+  ),
+  -- What they say was masked by the payload, which is gone.
+  events as (
+    delete from holdfast.event e using gone g where e.job_id = g.id
+  ),
+  counts as (
+    delete from holdfast.event_count c using gone g where c.job_id = g.id
   )
   select count(*) from gone
 $$;
@@ -149,6 +171,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
+  perform holdfast.check_job(replay.id);
   perform from holdfast.dead_letter d where d.id = replay.id for update;
   if not found or holdfast.revive(array[replay.id], holdfast.clock(), replay.start_over) = 0 then
     perform holdfast.refuse_unless_dead(replay.id, 'replayed', 'pending');
@@ -197,6 +220,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
+  perform holdfast.check_job(purge.id);
   if holdfast.erase_dead(array[purge.id]) = 0 then
     perform holdfast.refuse_unless_dead(purge.id, 'purged', null);
   end if;
@@ -243,6 +267,7 @@ declare
   why text := coalesce(nullif(give_up.reason, ''), 'given up by hand');
   known record;
 begin
+  perform holdfast.check_job(give_up.id);
   select j.state, j.attempt into known from holdfast.job j where j.id = give_up.id for update;
   if known.state in ('scheduled', 'pending') then
     insert into holdfast.attempt_error (job_id, attempt, failed_at, error)

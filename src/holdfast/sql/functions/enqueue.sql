@@ -23,6 +23,7 @@ declare
   due_at timestamptz;
   job_id uuid := coalesce(enqueue.id, holdfast.new_id());
   asleep boolean;
+  guarded boolean;
   door text;
 begin
   if enqueue.run_at is not null or enqueue.delay is not null then
@@ -63,7 +64,8 @@ begin
         -- here it would cost every enqueue ten microseconds.
         exists (
           select from holdfast.worker w where w.asleep and (w.above is null or w.above < enqueue.priority)
-        ) as asleep
+        ) as asleep,
+        exists (select from holdfast.access) as guarded
       from holdfast.lane l
       where l.queue = enqueue.queue
         and l.task = enqueue.task
@@ -76,11 +78,14 @@ begin
       select job_id, p.id, enqueue.task, enqueue.payload, enqueue.headers, p.max_attempts, due_at, now_at
       from place p
     )
-    select p.asleep into asleep from place p;
+    select p.asleep, p.guarded into asleep, guarded from place p;
     exit when found;
     perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task); -- it is the first of its lane
   end loop;
   door := holdfast.door(false);
+  if guarded then
+    perform holdfast.check_queue(enqueue.queue);
+  end if;
   if asleep or not holdfast.sees_sleepers() then
     perform holdfast.wake(enqueue.queue, s.of_queue, s.of_all)
     from holdfast.sleepers(enqueue.queue, enqueue.task, enqueue.priority) s
@@ -134,6 +139,7 @@ begin
     perform holdfast.refuse_value('tasks', amount::text, 'every array must be as long as tasks, or null');
   end if;
 
+  perform holdfast.door(false); -- a caller may have set it: what comes in by us is held to all rules
   perform holdfast.check_max_attempts(m)
   from unnest(enqueue_many.max_attempts) m
   where m not between 1 and 32767;

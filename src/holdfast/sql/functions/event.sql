@@ -202,6 +202,8 @@ declare
   new_seen pg_snapshot;
   from_id bigint := 0;
   found_rows bigint := 0;
+  in_full constant boolean := holdfast.sees_payloads();
+  everything constant boolean := holdfast.unrestricted();
 begin
   if read_events.amount is null or read_events.amount not between 1 and 10000 then
     perform holdfast.refuse_value('amount', read_events.amount::text, 'must be between 1 and 10000');
@@ -211,9 +213,10 @@ begin
       perform holdfast.refuse_value('after', read_events.after, 'is not a cursor of one job''s events');
     end if;
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, e.data, e.at, e.id::text
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, e.id::text
       from holdfast.event e
       where e.job_id = read_events.job_id
+        and (everything or e.queue = any((select holdfast.queues_in_reach())::text[]))
         and e.id > coalesce(read_events.after, '0')::bigint
       order by e.id
       limit read_events.amount;
@@ -243,7 +246,7 @@ begin
 
   loop
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, e.data, e.at, concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
       from holdfast.events_between(read_events.queue, old_seen, new_seen, from_id, read_events.amount - found_rows) e
       order by e.id;
     get diagnostics found_rows = row_count;
@@ -256,6 +259,18 @@ end
 $$;
 comment on function holdfast.read_events(uuid, text, text, integer) is
   'The events of a job, a queue or all, after a cursor, in order; each with the cursor to go on after it.';
+
+-- Handlers publish what they like, also what they were told in confidence.
+create or replace function holdfast.event_as_seen(given holdfast.event, in_full boolean)
+returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case when given.data is not null then
+    holdfast.as_seen(given.data, given.queue, (select f.payload from holdfast.found_job(given.job_id) f), in_full)
+  end
+$$;
+comment on function holdfast.event_as_seen(holdfast.event, boolean) is 'The data of an event as whoever asks may see it.';
 
 -- What is visible now. What this transaction itself has written is not yet, nor on a
 -- standby what comes after the oldest open transaction: it does not know which are.
@@ -285,12 +300,15 @@ set enable_seqscan = off
 set jit = off
 as $$
 #variable_conflict use_column
+declare
+  everything constant boolean := holdfast.unrestricted();
 begin
   if old_seen is null then
     return query
       select e.*
       from holdfast.event e
       where (events_between.queue is null or e.queue = events_between.queue)
+        and (everything or e.queue = any((select holdfast.queues_in_reach())::text[]))
         and e.id > from_id
         and pg_visible_in_snapshot(e.xid, new_seen)
       order by e.id
@@ -306,6 +324,7 @@ begin
         offset 0
       ) e
       where (events_between.queue is null or e.queue = events_between.queue)
+        and (everything or e.queue = any((select holdfast.queues_in_reach())::text[]))
         and e.id > from_id
         and pg_visible_in_snapshot(e.xid, new_seen)
       order by e.id

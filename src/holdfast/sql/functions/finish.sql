@@ -118,20 +118,37 @@ begin
         greatest(
           coalesce(
             case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
-            now_at - least(greatest(r.duration, 0), 1e9) * interval '1 second',
+            now_at - case when r.duration is not null then least(greatest(r.duration, 0), 1e9) end * interval '1 second',
             j.claimed_at),
-          j.claimed_at) as started_at
+          j.claimed_at) as started_at,
+        date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)) as waited
+    ),
+    kept as (
+      insert into holdfast.finished (
+        id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+        run_at, created_at, claimed_at, started_at, finished_at, duration
+      )
+      select
+        g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
+        g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
+        g.started_at, now_at, now_at - g.started_at
+      from gone g
+    ),
+    -- Counted while they are at hand: one row for all of them, and one for those that were cancelled.
+    counted as (
+      insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
+      select
+        now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs), array_agg(c.waited), array_agg(c.ran)
+      from (
+        select
+          g.lane, g.outcome, holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket, count(*) as jobs,
+          sum(greatest(g.waited, 0)) as waited, sum(date_part('epoch', now_at - g.started_at)) as ran
+        from gone g
+        group by 1, 2, 3
+      ) c
+      group by c.outcome
     )
-    insert into holdfast.finished (
-      id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
-      run_at, created_at, claimed_at, started_at, finished_at, duration
-    )
-    select
-      g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
-      g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
-      g.started_at, now_at, now_at - g.started_at
-    from gone g;
-    get diagnostics amount = row_count;
+    select count(*) into amount from gone;
     door := holdfast.door(false);
 
     accepted := accepted + amount;
@@ -157,7 +174,8 @@ begin
   end if;
 
   if mixed then
-    accepted := accepted + holdfast.give_back(ids, leases, outcomes, errors, tracebacks, retries, delays, now_at);
+    accepted := accepted + holdfast.give_back(
+      ids, leases, outcomes, errors, tracebacks, retries, delays, now_at, durations);
   end if;
 
   if accepted < cardinality(ids) then
@@ -223,6 +241,7 @@ comment on function holdfast.check_reports(uuid[], uuid[], text[]) is 'Refuse re
 
 -- The part of finish() for jobs that do not end well: each goes to where its
 -- outcome, its attempts and a wish to cancel send it.
+drop function if exists holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz); -- without durations
 create or replace function holdfast.give_back(
   ids uuid[],
   leases uuid[],
@@ -231,7 +250,9 @@ create or replace function holdfast.give_back(
   tracebacks text[],
   retries boolean[],
   delays interval[],
-  now_at timestamptz
+  now_at timestamptz,
+  -- With a default: during an upgrade, a finish() that has begun calls it without.
+  durations double precision[] default null
 )
 returns bigint
 language plpgsql volatile
@@ -244,6 +265,9 @@ declare
   errs text[];
   tracks text[];
   waits interval[];
+  lanes integer[];
+  waited double precision[];
+  ran double precision[];
 begin
   select
     array_agg(j.id),
@@ -260,9 +284,16 @@ begin
         when 'failed' then coalesce(r.error, 'failed')
       end),
     array_agg(r.traceback),
-    array_agg(case when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue)) else r.delay end)
-  into job_ids, verbs, errs, tracks, waits
-  from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays) r (id, lease, outcome, error, traceback, retry, delay)
+    array_agg(case when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue)) else r.delay end),
+    -- An attempt that was cut off, or called off, is no failure.
+    array_agg(j.lane_id) filter (where r.outcome = 'failed' and j.cancel_requested_at is null),
+    array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)))
+      filter (where r.outcome = 'failed' and j.cancel_requested_at is null),
+    array_agg(case when r.duration is null then date_part('epoch', now_at - coalesce(x.started_at, j.claimed_at)) else least(greatest(r.duration, 0), 1e9) end)
+      filter (where r.outcome = 'failed' and j.cancel_requested_at is null)
+  into job_ids, verbs, errs, tracks, waits, lanes, waited, ran
+  from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays, durations)
+    r (id, lease, outcome, error, traceback, retry, delay, duration)
   cross join lateral (select * from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0) j
   join holdfast.lane l on l.id = j.lane_id
   left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
@@ -277,6 +308,9 @@ begin
   cross join lateral (select * from holdfast.job j where j.id = r.id offset 0) j
   where r.error is not null;
 
+  if lanes is not null then
+    perform holdfast.note_ends('failed', lanes, waited, ran, now_at);
+  end if;
   perform holdfast.log_given_back(job_ids, verbs, errs, waits, now_at);
   perform holdfast.bury(
     array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'dead'),
@@ -313,7 +347,7 @@ begin
   return cardinality(job_ids);
 end
 $$;
-comment on function holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz) is
+comment on function holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz, double precision[]) is
   'Send failed, snoozed, released and interrupted jobs to where they belong; returns how many were accepted.';
 
 -- The events of attempts that did not end well, for jobs that come back: with how
@@ -415,6 +449,12 @@ begin
   door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
+  ),
+  counted as (
+    insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
+    select now_at, 'dead', array_agg(c.lane_id), array_agg(4095), array_agg(c.jobs), array_agg(0), array_agg(0)
+    from (select g.lane_id, count(*) as jobs from gone g group by 1) c
+    having count(*) > 0
   )
   insert into holdfast.dead_letter (
     id, queue, priority, task, payload, headers, attempt, max_attempts, worker_id, lease, last_error,
@@ -462,6 +502,12 @@ begin
   door := holdfast.door(true);
   with gone as (
     delete from holdfast.job j where j.id = any(ids) returning j.*
+  ),
+  counted as (
+    insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
+    select now_at, 'cancelled', array_agg(c.lane_id), array_agg(4095), array_agg(c.jobs), array_agg(0), array_agg(0)
+    from (select g.lane_id, count(*) as jobs from gone g group by 1) c
+    having count(*) > 0
   )
   insert into holdfast.finished (
     id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, last_error,

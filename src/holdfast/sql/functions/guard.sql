@@ -199,13 +199,16 @@ begin
   select
     l.queue, l.task,
     case when welcome.size > 1024 then holdfast.payload_limit(l.queue) else 1024 end as payload_limit,
-    s.of_queue, s.of_all
+    s.of_queue, s.of_all, exists (select from holdfast.access) as guarded
   into place
   from holdfast.lane l
   cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = welcome.lane_id
     and l.kind = 0;
   if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then
+    return false;
+  end if;
+  if place.guarded and not (holdfast.unrestricted() or holdfast.in_reach(place.queue)) then
     return false;
   end if;
   if place.of_queue or place.of_all or not holdfast.sees_sleepers() then
@@ -242,7 +245,7 @@ begin
     perform holdfast.refuse_broken(new);
     perform holdfast.refuse_birth(new);
   end if;
-  select l.task, holdfast.payload_limit(l.queue) as payload_limit into place
+  select l.task, l.queue, holdfast.payload_limit(l.queue) as payload_limit into place
   from holdfast.lane l
   where l.id = new.lane_id
     and l.kind = 0;
@@ -253,6 +256,7 @@ begin
       detail = jsonb_build_object('field', 'lane_id', 'value', null),
       hint = 'Take lane_id from holdfast.lane(queue, priority, task).';
   end if;
+  perform holdfast.check_queue(place.queue);
   if octet_length(new.payload::text) > place.payload_limit then
     perform holdfast.refuse_payload(new.id, new.payload, place.payload_limit);
   end if;

@@ -1,9 +1,11 @@
--- All jobs, live, finished and dead, with one set of columns: what people query.
+-- holdfast: after mask
+-- All jobs, live, finished and dead, with one set of columns. For our functions: it
+-- shows everything. What people query is holdfast.jobs, below.
 --
 -- Each state stands apart and is written as a constant, so that the planner leaves
 -- out what a query does not ask for: `where state = 'running'` reads the index of
 -- held jobs and not the backlog.
-create or replace view holdfast.jobs as
+create or replace view holdfast.every_job as
 select
   j.id,
   l.queue,
@@ -82,7 +84,69 @@ from holdfast.dead_letter d
 left join holdfast.worker w on w.id = d.worker_id
 left join holdfast.event_count c on c.job_id = d.id;
 
-comment on view holdfast.jobs is 'Every job, live, finished and dead, with one set of columns and a readable state.';
+comment on view holdfast.every_job is 'Every job with all there is to it, for the owner.';
+
+-- The same as whoever asks may see it: the jobs of their queues, and of payloads what
+-- is shown to them. A barrier, or a condition of theirs could see rows before ours
+-- has left them out.
+-- The collation is that of the columns before they were masked: a view cannot change it.
+create or replace view holdfast.jobs with (security_barrier) as
+select
+  j.id,
+  j.queue,
+  j.task,
+  holdfast.as_seen(j.payload, j.queue, j.payload, (select holdfast.sees_payloads())) as payload,
+  j.priority,
+  j.state,
+  j.attempt,
+  j.max_attempts,
+  j.run_at,
+  j.created_at,
+  j.claimed_at,
+  j.started_at,
+  j.finished_at,
+  j.changed_at,
+  j.duration,
+  j.worker,
+  j.worker_name,
+  j.lease,
+  j.progress,
+  holdfast.text_as_seen(j.stage, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as stage,
+  holdfast.text_as_seen(j.message, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as message,
+  holdfast.as_seen(j.result, j.queue, j.payload, (select holdfast.sees_payloads())) as result,
+  holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as last_error,
+  j.cancel_requested_at,
+  nullif(holdfast.as_seen(j.headers, j.queue, j.payload, (select holdfast.sees_payloads())), '"*****"') as headers,
+  holdfast.text_as_seen(j.step, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as step,
+  j.time_left,
+  j.events
+from holdfast.every_job j
+where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
+comment on view holdfast.jobs is
+  'Every job that whoever asks may see, live, finished and dead, with one set of columns and a readable state; secrets and redacted keys are masked.';
+
+-- A row of the one view as a row of the other: for functions that read the first, and
+-- mask only what they return.
+create or replace function holdfast.job_as_seen(given holdfast.every_job)
+returns holdfast.jobs
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  in_full constant boolean := holdfast.sees_payloads();
+  seen holdfast.jobs := given;
+begin
+  seen.payload := holdfast.as_seen(given.payload, given.queue, given.payload, in_full);
+  seen.headers := nullif(holdfast.as_seen(given.headers, given.queue, given.payload, in_full), '"*****"');
+  seen.result := holdfast.as_seen(given.result, given.queue, given.payload, in_full);
+  seen.last_error := holdfast.text_as_seen(given.last_error, given.queue, given.payload, in_full);
+  seen.stage := holdfast.text_as_seen(given.stage, given.queue, given.payload, in_full);
+  seen.message := holdfast.text_as_seen(given.message, given.queue, given.payload, in_full);
+  seen.step := holdfast.text_as_seen(given.step, given.queue, given.payload, in_full);
+  return seen;
+end
+$$;
+comment on function holdfast.job_as_seen(holdfast.every_job) is 'A job as whoever asks may see it.';
 
 -- One job with the errors of its attempts, for a person who looks at it.
 create or replace function holdfast.job_errors(id uuid)
@@ -90,9 +154,18 @@ returns table (attempt integer, failed_at timestamptz, worker uuid, error text, 
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select e.attempt, e.failed_at, e.worker_id, e.error, e.traceback
+  select
+    e.attempt, e.failed_at, e.worker_id,
+    holdfast.text_as_seen(e.error, j.queue, j.payload, s.in_full),
+    -- It quotes what the handler had at hand.
+    case when s.in_full or (holdfast.redaction(j.queue)).visible then
+      holdfast.text_as_seen(e.traceback, j.queue, j.payload, s.in_full)
+    end
   from holdfast.attempt_error e
+  left join holdfast.found_job(job_errors.id) j on true
+  cross join (select holdfast.sees_payloads() as in_full offset 0) s
   where e.job_id = job_errors.id
+    and job_errors.id = any(holdfast.jobs_in_reach(array[job_errors.id]))
   order by e.failed_at
 $$;
 comment on function holdfast.job_errors(uuid) is 'What went wrong in each attempt of a job, oldest first.';
@@ -102,40 +175,14 @@ returns setof holdfast.jobs
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select j.* from holdfast.jobs j where j.id = job.id order by j.created_at desc limit 1
+  select holdfast.job_as_seen(j)
+  from holdfast.every_job j
+  where j.id = job.id
+    and ((select holdfast.unrestricted()) or holdfast.in_reach(j.queue))
+  order by j.created_at desc
+  limit 1
 $$;
 comment on function holdfast.job(uuid) is 'One job by its id.';
-
--- The jobs that match, newest first; a null matches everything.
-create or replace function holdfast.list_jobs(queue text default null, task text default null, state text default null, amount integer default 50)
-returns setof holdfast.jobs
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select j.*
-  from holdfast.jobs j
-  where (list_jobs.queue is null or j.queue = list_jobs.queue)
-    and (list_jobs.task is null or j.task = list_jobs.task)
-    and (list_jobs.state is null or j.state = list_jobs.state)
-  order by j.changed_at desc
-  limit list_jobs.amount
-$$;
-comment on function holdfast.list_jobs(text, text, text, integer) is 'Jobs by queue, task and state, those that changed last first.';
-
--- How many jobs there are per queue and state, and since when the oldest waits.
-create or replace function holdfast.stats()
-returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select
-    j.queue, j.state, count(*), min(j.created_at),
-    exists (select from holdfast.queue q where q.name = j.queue and q.paused_at is not null)
-  from holdfast.jobs j
-  group by j.queue, j.state
-  order by j.queue, j.state
-$$;
-comment on function holdfast.stats() is 'Per queue and state: how many jobs, when the oldest was made, and whether the queue is paused.';
 
 create or replace function holdfast.list_workers()
 returns table (id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
@@ -154,6 +201,9 @@ as $$
     (select count(*) from holdfast.job j where j.worker_id = w.id and j.state = 'claimed'),
     w.started_at, w.heartbeat_at, w.recovered
   from holdfast.worker w
+  where (select holdfast.unrestricted())
+    or w.queues is null
+    or exists (select from unnest(w.queues) q where holdfast.in_reach(q))
   order by w.started_at desc
 $$;
 comment on function holdfast.list_workers() is 'The workers of the last day, what they serve and hold, and when they were last heard of.';

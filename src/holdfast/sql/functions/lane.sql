@@ -23,6 +23,7 @@ begin
     return found_id;
   end if;
   perform holdfast.check_name('queue', lane.queue);
+  perform holdfast.check_queue(lane.queue);
   perform holdfast.check_name('task', lane.task);
   perform holdfast.check_priority(lane.priority);
   insert into holdfast.lane (queue, priority, task, kind)

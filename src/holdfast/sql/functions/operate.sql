@@ -31,6 +31,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
+  mine constant uuid[] := holdfast.jobs_in_reach(ids);
   waiting uuid[];
   held uuid[];
   others uuid[];
@@ -40,9 +41,9 @@ begin
       coalesce(array_agg(j.id) filter (where j.state <> 'claimed'), '{}'),
       coalesce(array_agg(j.id) filter (where j.state = 'claimed'), '{}')
     into waiting, held
-    from (select j.id, j.state from holdfast.job j where j.id = any(ids) order by j.id for update) j;
+    from (select j.id, j.state from holdfast.job j where j.id = any(mine) order by j.id for update) j;
     -- A dead one may have been replayed while others were waited for.
-    exit when cardinality(waiting || held) = (select count(*) from holdfast.job j where j.id = any(ids));
+    exit when cardinality(waiting || held) = (select count(*) from holdfast.job j where j.id = any(mine));
   end loop;
   perform holdfast.call_off(waiting, now_at);
   update holdfast.job j
@@ -62,7 +63,7 @@ begin
       union all
       select i, 'requested' from unnest(held) i
       union all
-      select i, (select v.state from holdfast.verdict(i, null, 'cancel') v) from unnest(others) i
+      select i, case when i = any(mine) then (select v.state from holdfast.verdict(i, null, 'cancel') v) end from unnest(others) i
     ) a
     order by a.id;
   if cardinality(ids) = 1 then
@@ -113,6 +114,7 @@ as $$
   join holdfast.lane l on l.id = j.lane_id
   where j.id >= coalesce(pick_matching.after, '00000000-0000-0000-0000-000000000000')
     and j.id is distinct from pick_matching.after
+    and ((select holdfast.unrestricted()) or holdfast.in_reach(l.queue))
     and (pick_matching.queue is null or l.queue = pick_matching.queue)
     and (pick_matching.task is null or l.task = pick_matching.task)
     and (pick_matching.state is null or j.state = pick_matching.state)
@@ -237,6 +239,7 @@ declare
   now_at timestamptz := holdfast.clock();
   known text;
 begin
+  perform holdfast.check_job(run_now.id);
   perform from holdfast.job j where j.id = run_now.id and j.state = 'scheduled' for update;
   if found then
     perform holdfast.hurry(run_now.id, now_at);
@@ -276,6 +279,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform holdfast.check_name('queue', pause.queue);
+  perform holdfast.check_queue(pause.queue);
   insert into holdfast.queue (name, paused_at)
   values (pause.queue, holdfast.clock())
   on conflict (name) do update set paused_at = coalesce(queue.paused_at, excluded.paused_at);
@@ -291,6 +295,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   perform holdfast.check_name('queue', resume.queue);
+  perform holdfast.check_queue(resume.queue);
   update holdfast.queue q set paused_at = null where q.name = resume.queue;
   perform holdfast.note('resume', resume.queue);
   perform holdfast.wake_lanes(array(select l.id from holdfast.lane l where l.queue = resume.queue));
@@ -316,6 +321,7 @@ begin
   if due_at is null then
     perform holdfast.refuse_value('run_at', null, 'give run_at or delay; run_now() is for at once');
   end if;
+  perform holdfast.check_job(reschedule.id);
   select j.state, j.lane_id into known from holdfast.job j where j.id = reschedule.id for update;
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_transition(

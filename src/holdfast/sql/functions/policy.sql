@@ -17,6 +17,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.check_name('task', set_retry_policy.task);
+  perform holdfast.check_unrestricted('a retry policy');
   perform holdfast.check_max_attempts(set_retry_policy.max_attempts);
   if base not between interval '0' and interval '100 years' then
     perform holdfast.refuse_value('base', base::text, 'must be between 0 and 100 years');
@@ -48,6 +49,26 @@ $$;
 comment on function holdfast.set_retry_policy(text, integer, interval, double precision, interval, double precision, boolean) is
   'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
 
+-- For a worker, that says what its code does, and may say no more.
+create or replace function holdfast.declare_retry_policy(
+  task text,
+  max_attempts integer default null,
+  base interval default null,
+  factor double precision default null,
+  cap interval default null,
+  jitter double precision default null
+)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.set_retry_policy(
+    declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base, declare_retry_policy.factor,
+    declare_retry_policy.cap, declare_retry_policy.jitter, true)
+$$;
+comment on function holdfast.declare_retry_policy(text, integer, interval, double precision, interval, double precision) is
+  'Say how the code of a task wants it to be retried; what an operator has said goes before it.';
+
 -- Forget what was set: the task follows its queue and the default again, and a
 -- worker that declares a policy may write it at its next start.
 create or replace function holdfast.reset_retry_policy(task text)
@@ -57,6 +78,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
+  perform holdfast.check_unrestricted('a retry policy');
   delete from holdfast.retry_policy p where p.task = reset_retry_policy.task;
   if not found then
     return false;

@@ -6,21 +6,20 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     n.name,
-    max(q.paused_at),
-    count(j.id) filter (where j.state = 'scheduled'),
-    count(j.id) filter (where j.state = 'pending'),
-    count(j.id) filter (where j.state = 'claimed'),
-    min(j.created_at) filter (where j.state = 'pending')
+    (select q.paused_at from holdfast.queue q where q.name = n.name),
+    coalesce(sum(c.jobs) filter (where c.state = 'scheduled'), 0)::bigint,
+    coalesce(sum(c.jobs) filter (where c.state = 'pending'), 0)::bigint,
+    coalesce(sum(c.jobs) filter (where c.state in ('claimed', 'running')), 0)::bigint,
+    min(c.oldest_at) filter (where c.state = 'pending')
   from (
     select q.name from holdfast.queue q where q.name <> '*'
     union
     select l.queue from holdfast.lane l
   ) n (name)
-  left join holdfast.queue q on q.name = n.name
-  left join holdfast.lane l on l.queue = n.name
-  left join holdfast.job j on j.lane_id = l.id
+  left join holdfast.count_live() c on c.queue = n.name
+  where ((select holdfast.unrestricted()) or holdfast.in_reach(n.name))
   group by n.name
   order by n.name
 $$;
 comment on function holdfast.list_queues() is
-  'Every queue that was used or has settings: since when it is paused, how many jobs are due later, wait and are held, and when the oldest that waits was made.';
+  'Every queue that was used or has settings: since when it is paused, how many jobs are due later, wait and are held, and when the oldest that waits was made. Very many are estimated.';

@@ -100,6 +100,15 @@ begin
       limit 5000),
     now_at,
     'timed out: it ran longer than its timeout, and its worker did not stop it');
+  -- The statistics of the last moments go along: a duty of their own would be a statement more each second. Not
+  -- while jobs are held that others wait for.
+  if recover.timeout is null and total = 0 then
+    begin
+      perform holdfast.fold_stats(false);
+    exception when others then
+      perform holdfast.note_duty('fold_stats', sqlerrm);
+    end;
+  end if;
   return total;
 end
 $$;
@@ -186,6 +195,12 @@ begin
   from holdfast.job j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
+  -- For how long they ran nobody knows. Those that were called off are no failures.
+  perform holdfast.note_ends('failed', array_agg(j.lane_id), array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
+  from holdfast.job j
+  where j.id = any(charged)
+    and j.cancel_requested_at is null
+  having count(*) > 0;
 
   -- Not who is locked: it may be leaving, and wait for these very jobs.
   update holdfast.worker w

@@ -68,12 +68,40 @@ begin
     select s.* into known from holdfast.schedule s where s.name = given.name for update;
     exit when found; -- else somebody has removed it just now
   end loop;
+  perform holdfast.check_queue(known.queue);
   -- What an operator has made or changed is the operator's.
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
 comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
   'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, as code says it at each start, one of this name is changed to this, unless an operator has made or changed that.';
+
+-- For a worker, that says what its code does, and may say no more.
+create or replace function holdfast.declare_schedule(
+  name text,
+  task text,
+  cron text default null,
+  every interval default null,
+  zone text default 'UTC',
+  payload jsonb default '{}',
+  queue text default 'default',
+  priority integer default 100,
+  max_attempts integer default null,
+  missed text default 'once',
+  overlap boolean default true,
+  jitter interval default '0'
+)
+returns timestamptz
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.add_schedule(
+    declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every, declare_schedule.zone,
+    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority, declare_schedule.max_attempts,
+    declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
+$$;
+comment on function holdfast.declare_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+  'Let a task run at regular times as its code says; what an operator has made or changed stays. Returns when it next does.';
 
 -- Change what is given, and leave the rest. A paused schedule stays paused, and one
 -- that code has declared is the operator's from now on.
@@ -169,6 +197,7 @@ begin
   perform holdfast.check_name('name', given.name);
   perform holdfast.check_name('task', given.task);
   perform holdfast.check_name('queue', given.queue);
+  perform holdfast.check_queue(given.queue);
   if (given.cron is null) = (given.every is null) then
     perform holdfast.refuse_value('cron', given.cron, 'give either cron or every');
   end if;
@@ -219,7 +248,7 @@ declare
   known holdfast.schedule;
 begin
   select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
-  if not found then
+  if not found or not (holdfast.unrestricted() or holdfast.in_reach(known.queue)) then
     perform holdfast.refuse_value('name', seen_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
   end if;
   return known;
@@ -277,7 +306,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  delete from holdfast.schedule s where s.name = remove_schedule.name;
+  delete from holdfast.schedule s where s.name = remove_schedule.name and ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue));
   if not found then
     return false;
   end if;
@@ -322,9 +351,10 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every, s.zone, s.task,
-    s.payload, s.queue, s.priority::integer, s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
+    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer, s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
     case when s.paused_at is null then s.next_at end, array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped, s.error
   from holdfast.schedule s
+  where ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue))
   order by s.name
 $$;
 comment on function holdfast.list_schedules(integer) is

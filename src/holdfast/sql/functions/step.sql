@@ -119,9 +119,15 @@ returns table (name text, result jsonb, attempt integer, worker uuid, finished_a
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select s.name, s.result, s.attempt, s.worker_id, s.finished_at, s.duration
+  select
+    holdfast.text_as_seen(s.name, j.queue, j.payload, me.in_full),
+    holdfast.as_seen(s.result, j.queue, j.payload, me.in_full),
+    s.attempt, s.worker_id, s.finished_at, s.duration
   from holdfast.step s
+  left join holdfast.found_job(job_steps.id) j on true
+  cross join (select holdfast.sees_payloads() as in_full offset 0) me
   where s.job_id = job_steps.id
+    and job_steps.id = any(holdfast.jobs_in_reach(array[job_steps.id]))
   order by s.position
 $$;
 comment on function holdfast.job_steps(uuid) is 'The steps that a job has finished, in their order.';
@@ -131,7 +137,11 @@ returns jsonb
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select c.state from holdfast.checkpoint c where c.job_id = job_checkpoint.id
+  select nullif(holdfast.as_seen(c.state, j.queue, j.payload, holdfast.sees_payloads()), '"*****"')
+  from holdfast.checkpoint c
+  left join holdfast.found_job(job_checkpoint.id) j on true
+  where c.job_id = job_checkpoint.id
+    and job_checkpoint.id = any(holdfast.jobs_in_reach(array[job_checkpoint.id]))
 $$;
 comment on function holdfast.job_checkpoint(uuid) is 'The last checkpoint of a job; null if it has none.';
 

@@ -12,7 +12,7 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.check_isolation('tick');
-  foreach duty in array '{fire,promote,recover,advance,upkeep}'::text[] loop
+  foreach duty in array '{fire,promote,recover,advance,fold_stats,upkeep}'::text[] loop
     error := null;
     begin
       case duty
@@ -20,6 +20,7 @@ begin
         when 'promote' then perform holdfast.promote(20000);
         when 'recover' then perform holdfast.recover();
         when 'advance' then perform holdfast.advance();
+        when 'fold_stats' then perform holdfast.fold_stats();
         when 'upkeep' then perform holdfast.upkeep();
       end case;
     exception when others then

@@ -101,10 +101,14 @@ begin
   done := done + amount;
 
   -- One that fails stops no other, and undoes nothing of the above.
-  foreach part in array '{forget_finished,check_heads,make_partitions,drop_partitions}'::text[] loop
+  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,make_partitions,drop_partitions}'::text[] loop
     begin
       done := done + case part
+        -- A worker sweeps besides, so this is for cron. Not both at a time.
+        when 'sweep' then case when pg_try_advisory_xact_lock(holdfast.duty_lock('sweep'))
+          then holdfast.sweep_partitions(now_at) + holdfast.forget_dead(now_at) else 0 end
         when 'forget_finished' then holdfast.forget_finished(now_at)
+        when 'forget_stats' then holdfast.forget_stats(now_at)
         when 'check_heads' then holdfast.check_heads()
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
@@ -123,10 +127,9 @@ $$;
 comment on function holdfast.upkeep(interval) is
   'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
 
--- What no dropped partition takes along, past the longest retention: finished jobs
--- and events of a day that had none; errors, steps, checkpoints and counts of events
--- of jobs that are no more; and those who waited for the end of a job and were not
--- heard of again. Bounded in rows.
+-- What no dropped partition takes along, past the longest retention: errors, steps,
+-- checkpoints and counts of events of jobs that are no more; and those who waited for
+-- the end of a job and were not heard of again. Bounded in rows.
 create or replace function holdfast.forget_finished(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -136,14 +139,12 @@ declare
   oldest timestamptz;
   waiters integer;
 begin
-  select now_at - max(q.retention) into oldest from holdfast.queue q;
+  oldest := now_at - holdfast.longest_retention();
   delete from holdfast.waiter w
   where w.since < now_at - interval '1 minute'
     and (w.since < now_at - interval '7 days' or not exists (select from holdfast.job j where j.id = w.job_id offset 0));
   get diagnostics waiters = row_count;
   return waiters
-    + holdfast.forget_old('finished_default', 'finished_at', oldest, '{}')
-    + holdfast.forget_old('event_default', 'at', oldest, '{}')
     + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{job,dead_letter}')
     + holdfast.forget_old('step', 'finished_at', oldest, '{job,dead_letter}')
     + holdfast.forget_old('checkpoint', 'changed_at', oldest, '{job,dead_letter}')
@@ -151,7 +152,7 @@ begin
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is
-  'Delete, past the longest retention, what is left of jobs outside the daily partitions, and waiters that are gone.';
+  'Delete, past the longest retention, what is left of jobs that are no more, and waiters that are gone.';
 
 -- Up to 10,000 old rows of a table, but not those of a job that stands in one of
 -- these others. The time is asked again as they go: a row may be another version by then.
@@ -208,7 +209,8 @@ begin
       parent || '_default', time_column, day::timestamptz, time_column, (day + 1)::timestamptz) into taken;
     continue when taken;
     begin
-      execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints)', name, parent);
+      execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints) with (vacuum_truncate = off)', name, parent);
+      execute format('alter table holdfast.%I replica identity full', name); -- rows are deleted, also where all tables are published
       execute format(
         'alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
         parent, name, day::timestamptz, (day + 1)::timestamptz);
@@ -221,38 +223,3 @@ begin
 end
 $$;
 comment on function holdfast.make_partitions(timestamptz, text) is 'Make the daily partitions of finished jobs, or of events, for the next week.';
-
--- Partitions whose last day is past the longest retention are dropped whole.
-drop function if exists holdfast.drop_partitions(timestamptz); -- for one table alone
-create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
-returns integer
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-set lock_timeout = '50ms'
-as $$
-declare
-  keep interval;
-  old text;
-  dropped integer := 0;
-begin
-  select max(q.retention) into keep from holdfast.queue q;
-  for old in
-    select c.relname
-    from pg_inherits i
-    join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = ('holdfast.' || parent)::regclass
-      and c.relname ~ '_[0-9]{8}$'
-      and to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < (now_at - keep) at time zone 'UTC'
-    order by c.relname
-  loop
-    begin
-      execute format('drop table holdfast.%I', old);
-      dropped := dropped + 1;
-    exception when lock_not_available then
-      exit; -- somebody reads the table; the next round tries again
-    end;
-  end loop;
-  return dropped;
-end
-$$;
-comment on function holdfast.drop_partitions(timestamptz, text) is 'Drop the partitions of finished jobs, or of events, that are past the longest retention.';

@@ -45,15 +45,26 @@ set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set jit = off
 as $$
-  select i.id, e.task, e.state, e.result, e.last_error
+  select
+    i.id, e.task, e.state,
+    -- Who enqueues and who works gets the result as it is; who only looks, what is shown.
+    case when me.uses then e.result else holdfast.as_seen(e.result, e.queue, e.payload, me.in_full) end,
+    holdfast.text_as_seen(e.last_error, e.queue, e.payload, me.in_full)
   from (select distinct i as id from unnest(ids) i) i
   left join lateral (
-    select f.task, f.state, f.result, f.last_error, f.finished_at from holdfast.finished f where f.id = i.id
+    select f.task, f.state, f.result, f.last_error, f.finished_at, f.queue, f.payload from holdfast.finished f where f.id = i.id
     union all
-    select d.task, 'dead', null, d.last_error, d.died_at from holdfast.dead_letter d where d.id = i.id
+    select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d where d.id = i.id
     order by 5 desc
     limit 1
-  ) e on true
+  ) e on ((select holdfast.unrestricted()) or holdfast.in_reach(e.queue))
+  cross join (
+    select
+      holdfast.sees_payloads() as in_full,
+      holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer') or holdfast.acts_as(c.role, 'holdfast_worker') as uses
+    from holdfast.caller() c (role)
+    offset 0
+  ) me
   where not exists (select from holdfast.job j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is

@@ -1,6 +1,8 @@
 -- The duty remembers since when each open writer has been open. The safe heads and the low-water mark of scheduled jobs follow the oldest of
 -- them; see functions/advance.sql.
-drop table holdfast.head_proof;
+--
+-- The table before it stays until the next release: the functions of 0.1.0 write to it until the new ones are in.
+comment on table holdfast.head_proof is 'What the functions of release 0.1.0 remember; of no use since.';
 
 create table holdfast.writer_watch (
   only_row boolean primary key default true,

@@ -1,6 +1,8 @@
 -- What an operator may set for a queue, or in the row '*' for all of them. A null
 -- means "as in '*'", and a null there that nothing is asked for. A thousand years
 -- stand for ever: an infinite interval exists since PostgreSQL 17 only.
+update holdfast.queue q set retention = interval '1000 years' where q.retention > interval '1000 years';
+
 alter table holdfast.queue
   -- how long dead letters are kept
   add column dead_retention interval,
@@ -43,5 +45,3 @@ set
   payload_visible = true,
   redacted = '{password,passwd,secret,token,api_key,authorization}'
 where q.name = '*';
-
-create index audit_time on holdfast.audit (at);

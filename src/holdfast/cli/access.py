@@ -1,0 +1,81 @@
+"""Commands about who may use which queue: list, grant, revoke."""
+
+import click
+
+from holdfast.calls.access import GrantRow
+from holdfast.cli import times
+from holdfast.cli.output import Column, plural, show_json, show_table
+from holdfast.cli.queues import Actions
+from holdfast.cli.settings import Settings, common_options, pass_settings
+
+
+@click.group(cls=Actions)
+@common_options
+def access() -> None:
+    """Keep roles to some queues: list, grant and revoke.
+
+    What a role may do at all comes from holdfast_producer, _worker, _viewer and _operator, which
+    `holdfast migrate --roles` makes and a DBA grants.
+    """
+
+
+@access.command("list")
+@common_options
+@pass_settings
+def list_(settings: Settings) -> None:
+    """Which roles are kept to which queues. A role that is not here may use them all."""
+    with settings.connect() as hf:
+        found = hf.access.list()
+    if settings.as_json:
+        show_json(found)
+    else:
+        show_table(_COLUMNS, found, empty="No role is kept to some queues.")
+
+
+@access.command()
+@click.argument("role")
+@click.argument("queues", metavar="QUEUES...", nargs=-1, required=True)
+@common_options
+@pass_settings
+def grant(settings: Settings, role: str, queues: tuple[str, ...]) -> None:
+    """Keep a role to these queues, besides those that it was granted before.
+
+    \b
+      holdfast access grant acme_app 'acme.*'       all queues that begin with acme.
+    """
+    with settings.connect() as hf:
+        hf.access.grant(role, queues)
+    if settings.as_json:
+        show_json({"role": role, "queues": list(queues), "outcome": "granted"})
+    else:
+        click.echo(f"Role {role} sees and uses {', '.join(queues)}, and what it was granted before.")
+
+
+@access.command()
+@click.argument("role")
+@click.argument("queues", metavar="[QUEUES]...", nargs=-1)
+@common_options
+@click.option("--all", "everything", is_flag=True, help="Keep the role to none: it may use every queue.")
+@pass_settings
+def revoke(settings: Settings, role: str, queues: tuple[str, ...], *, everything: bool) -> None:
+    """Take queues away from a role that is kept to some."""
+    if bool(queues) == everything:
+        raise click.UsageError("Name the queues, or say --all to let the role use every queue.")
+    with settings.connect() as hf:
+        revoked = hf.access.revoke(role, queues or None)
+    if settings.as_json:
+        show_json({"role": role, "revoked": revoked})
+    elif everything:
+        click.echo(f"Role {role} may use every queue.")
+    else:
+        click.echo(f"Took {plural(revoked, 'grant')} from role {role}.")
+
+
+_COLUMNS: list[Column[GrantRow]] = [
+    Column("ROLE", lambda row: row.role),
+    Column("QUEUES", lambda row: row.queues),
+    Column("GRANTED_BY", lambda row: row.granted_by),
+    Column(
+        "GRANTED_AT", lambda row: times.absolute(row.granted_at), seen=lambda row: times.ago(row.granted_at)
+    ),
+]

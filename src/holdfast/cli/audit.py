@@ -1,0 +1,46 @@
+"""Who did what, and when."""
+
+import json
+from datetime import datetime
+
+import click
+
+from holdfast.calls.settings import AuditRow
+from holdfast.cli import times, values
+from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.settings import Settings, common_options, pass_settings
+
+
+@click.command()
+@click.option("--target", help="Of this queue, job or schedule.")
+@click.option("--action", help="Of this kind: pause, configure, cancel, replay ...")
+@click.option("--who", help="By this role of the database.")
+@click.option("--since", type=values.past, help="Since then: 2h, 3d, or a time in ISO 8601.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
+@common_options
+@pass_settings
+def audit(
+    settings: Settings,
+    *,
+    target: str | None,
+    action: str | None,
+    who: str | None,
+    since: datetime | None,
+    limit: int,
+) -> None:
+    """Who paused, configured, cancelled, replayed or removed what, latest first."""
+    with settings.connect() as hf:
+        found = hf.audit(target=target, action=action, who=who, since=since, amount=limit)
+    if settings.as_json:
+        show_json(found)
+    else:
+        show_table(_COLUMNS, found, empty="Nothing was done.")
+
+
+_COLUMNS: list[Column[AuditRow]] = [
+    Column("AT", lambda row: times.absolute(row.at), seen=lambda row: times.ago(row.at), heading="when"),
+    Column("WHO", lambda row: row.who),
+    Column("ACTION", lambda row: row.action),
+    Column("TARGET", lambda row: row.target),
+    Column("DETAIL", lambda row: "" if row.detail is None else json.dumps(row.detail, ensure_ascii=False)),
+]

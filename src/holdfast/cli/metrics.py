@@ -1,0 +1,34 @@
+"""The command that prints what Prometheus reads."""
+
+import click
+
+from holdfast.cli.output import show_json
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.metrics import Overview, exposition, families_of, questions
+
+
+@click.command()
+@common_options
+@pass_settings
+def metrics(settings: Settings) -> None:
+    """Print what stands in the database, in the format of Prometheus.
+
+    Jobs by queue and state, the age of the oldest that waits, workers by status, how full the queue of
+    notifications is. A worker with --http says the same at /metrics/queues, and at /metrics what it does
+    itself.
+
+    \b
+      holdfast metrics > /var/lib/node_exporter/holdfast.prom
+    """
+    with settings.connect() as hf:
+        families = list(families_of(Overview(*[hf.run(question) for question in questions()])))
+    if not settings.as_json:
+        click.echo(exposition(families), nl=False)
+        return
+    show_json(
+        [
+            {"name": family.name + suffix, "kind": family.kind, "labels": dict(labels), "value": value}
+            for family in families
+            for suffix, labels, value in family.samples
+        ]
+    )

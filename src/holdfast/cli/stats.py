@@ -1,0 +1,205 @@
+"""Numbers about queues: what is there, and what was done in the last hour."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import click
+
+from holdfast.calls import Stat
+from holdfast.calls.statistics import By, Done, Statistic
+from holdfast.cli import times
+from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
+from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.client import Holdfast
+from holdfast.job import JobState
+
+BARS = "▁▂▃▄▅▆▇█"
+PLAIN_BARS = "_.-=+*%#"
+BAR_MINUTES = 3  # twenty bars for an hour
+
+
+@dataclass
+class QueueStats:
+    """A queue, or a task of it: its counts, with every state there, and what was done of late.
+
+    What was completed or cancelled and is kept is known by queue alone.
+    """
+
+    queue: str
+    task: str | None
+    paused: bool
+    counts: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys((state.value for state in JobState), 0)
+    )
+    estimated: list[str] = field(default_factory=list)
+    oldest_pending_at: datetime | None = None
+    hour: Done | None = None
+    day: Done | None = None
+    minutes: list[int] = field(default_factory=list)
+
+    def add(self, stat: Stat) -> None:
+        self.counts[stat.state] = stat.jobs
+        if stat.estimated:
+            self.estimated.append(stat.state)
+        if stat.state == JobState.PENDING:
+            self.oldest_pending_at = stat.oldest_at
+
+
+@click.command()
+@common_options
+@click.option(
+    "--by",
+    type=click.Choice(["queue", "task"]),
+    default="queue",
+    show_default=True,
+    help="One line for each.",
+)
+@click.option("--queue", metavar="QUEUE", help="This queue alone.")
+@click.option("--watch", is_flag=True, help="Look again and again, on a terminal, until Ctrl-C.")
+@pass_settings
+def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None:
+    """Count the jobs of each queue, and show what was done in the last hour.
+
+    Finished jobs count for as long as they are kept. Very many are estimated: ~5000000. Throughput, the share
+    of failed attempts, and how long jobs waited and ran (half of them, and 95 %) are those of the last hour;
+    the bars are its throughput, three minutes each. --json has the last day as well.
+    """
+    with settings.connect() as hf:
+        if watch and on_terminal() and not settings.as_json:
+            show_live(_columns(by), lambda: _look(hf, by, queue), empty="No jobs.")
+            return
+        found = _look(hf, by, queue)
+    if settings.as_json:
+        show_json(found)
+    else:
+        show_table(_columns(by), found, empty="No jobs.")
+
+
+def _look(hf: Holdfast, by: By, queue: str | None) -> list[QueueStats]:
+    done = hf.statistics(by=by, queue=queue)
+    if by == "task":
+        return [_of_task(row) for row in done]
+    rows = {
+        row.queue: _with_done(QueueStats(row.queue, None, row.paused_at is not None), row) for row in done
+    }
+    for stat in hf.stats():
+        if queue in {None, stat.queue}:
+            rows.setdefault(stat.queue, QueueStats(stat.queue, None, stat.paused)).add(stat)
+    return [rows[name] for name in sorted(rows)]
+
+
+def _of_task(row: Statistic) -> QueueStats:
+    stats = _with_done(QueueStats(row.queue, row.task, row.paused_at is not None), row)
+    stats.counts = {
+        "scheduled": row.scheduled,
+        "pending": row.waiting,
+        "running": row.running,
+        "dead": row.dead,
+    }
+    stats.estimated = ["pending", "scheduled", "dead"] if row.estimated else []
+    stats.oldest_pending_at = row.waiting_since
+    return stats
+
+
+def _with_done(stats: QueueStats, row: Statistic) -> QueueStats:
+    stats.hour, stats.day, stats.minutes = row.hour, row.day, row.minutes
+    return stats
+
+
+def sparkline(minutes: Sequence[int], bars: str = BARS) -> str:
+    """
+    >>> sparkline([0, 0, 0, 1, 1, 2, 8, 8, 8], PLAIN_BARS)
+    '_.#'
+    """
+    sums = [sum(minutes[at : at + BAR_MINUTES]) for at in range(0, len(minutes), BAR_MINUTES)]
+    most = max(sums, default=0)
+    if not most:
+        return ""
+    # What is not nothing is seen as more than that.
+    return "".join(bars[max(1, round(each * (len(bars) - 1) / most)) if each else 0] for each in sums)
+
+
+def _columns(by: By) -> list[Column[QueueStats]]:
+    states = [state.value for state in JobState]
+    if by == "task":
+        states = ["scheduled", "pending", "running", "dead"]
+    return [
+        Column("QUEUE", lambda row: row.queue),
+        *([Column[QueueStats]("TASK", lambda row: row.task)] if by == "task" else []),
+        *(_count(state) for state in states),
+        Column("OLDEST", lambda row: _absolute(row.oldest_pending_at), seen=_waits, spare=1),
+        Column("PAUSED", lambda row: "paused" if row.paused else "", style="bold yellow"),
+        Column("PER_MINUTE", _per_minute, heading="per min", right=True),
+        Column("FAILURES", _failures, heading="failed", right=True, style=_failure_style),
+        Column(
+            "WAIT_P50",
+            lambda row: _seconds(row, "wait", "p50"),
+            seen=lambda row: _pair(row, "wait"),
+            heading="waited",
+        ),
+        Column("WAIT_P95", lambda row: _seconds(row, "wait", "p95"), seen=lambda _: ""),
+        Column(
+            "RUN_P50",
+            lambda row: _seconds(row, "run", "p50"),
+            seen=lambda row: _pair(row, "run"),
+            heading="ran",
+        ),
+        Column("RUN_P95", lambda row: _seconds(row, "run", "p95"), seen=lambda _: ""),
+        Column("ESTIMATED", lambda row: ",".join(row.estimated), seen=lambda _: ""),
+        Column(
+            "LAST_HOUR",
+            lambda row: sparkline(row.minutes, PLAIN_BARS),
+            seen=lambda row: sparkline(row.minutes),
+            heading="last hour",
+            style="green",
+        ),
+    ]
+
+
+def _count(state: str) -> Column[QueueStats]:
+    return Column(
+        state.upper(),
+        lambda row: row.counts[state],
+        seen=lambda row: f"{'~' if state in row.estimated else ''}{row.counts[state]}",
+        right=True,
+        style=lambda row: STATE_STYLES[state] if row.counts[state] else "dim",
+        spare={"cancelled": 4, "claimed": 3, "scheduled": 2}.get(state, 0),
+    )
+
+
+def _absolute(moment: datetime | None) -> str:
+    return times.absolute(moment) if moment else ""
+
+
+def _waits(row: QueueStats) -> str:
+    return f"waits {times.lasting(row.oldest_pending_at)}" if row.oldest_pending_at else ""
+
+
+def _per_minute(row: QueueStats) -> str:
+    return f"{row.hour.per_second * 60:.4g}" if row.hour and row.hour.completed else ""
+
+
+def _failures(row: QueueStats) -> str:
+    return f"{row.hour.failures:.1%}" if row.hour and row.hour.failures else ""
+
+
+def _failure_style(row: QueueStats) -> str:
+    return "bold red" if row.hour and (row.hour.failures or 0) > 0.25 else ""  # noqa: PLR2004 - as health does
+
+
+def _time(row: QueueStats, what: str, figure: str) -> timedelta | None:
+    if row.hour is None:
+        return None
+    found: timedelta | None = getattr(getattr(row.hour, what), figure)
+    return found
+
+
+def _seconds(row: QueueStats, what: str, figure: str) -> str:
+    found = _time(row, what, figure)
+    return "" if found is None else f"{found.total_seconds():.3g}"
+
+
+def _pair(row: QueueStats, what: str) -> str:
+    half, most = _time(row, what, "p50"), _time(row, what, "p95")
+    return "" if half is None or most is None else f"{times.span(half)} {times.span(most)}"

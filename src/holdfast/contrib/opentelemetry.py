@@ -1,0 +1,144 @@
+"""Spans of OpenTelemetry from the enqueue of a job to its run: `pip install 'holdfast[otel]'`.
+
+    from holdfast.contrib.opentelemetry import instrument
+
+    instrument(hf)
+
+    request ─► enqueue mail.welcome (PRODUCER)            in the web server
+                      └─► run mail.welcome (CONSUMER)     in a worker, also minutes later, also on a retry
+                                 └─► whatever the handler does
+
+The context travels in the job's headers, as the propagators that are set up write it: by default as
+`traceparent`, `tracestate` and `baggage` of the W3C. Attributes follow the conventions for messaging.
+Arguments and results are not among them; an error is the text that is stored with the job, secrets masked.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+try:
+    from opentelemetry import propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+except ImportError as error:  # pragma: no cover - said for those who have not installed it
+    raise ImportError("OpenTelemetry is not installed; pip install 'holdfast[otel]'") from error
+
+from holdfast.calls import Claimed, Report
+from holdfast.client import Holdfast
+from holdfast.job import NewJob
+from holdfast.task import Sending
+
+_TELLS_OF_FAILURE = {"failed", "interrupted"}
+
+
+def instrument(
+    hf: Holdfast, *, tracer_provider: TracerProvider | None = None, link: bool = False
+) -> Callable[[], None]:
+    """Make spans of what is enqueued and run through `hf` from now on; the answer ends that.
+
+    A run is a child of its enqueue, so both are one trace. With `link` it begins a trace of its own, linked
+    to that of the enqueue: for jobs that run hours later, or thousands of them from one request. Call it
+    before `hf.worker()`.
+    """
+    tracing = _Tracing(trace.get_tracer("holdfast", tracer_provider=tracer_provider), link=link)
+    hf.around_enqueue = tracing.enqueuing
+    hf.tasks.around = tracing.running
+
+    def end() -> None:
+        if hf.around_enqueue == tracing.enqueuing:
+            hf.around_enqueue = None
+        if hf.tasks.around == tracing.running:
+            hf.tasks.around = None
+
+    return end
+
+
+class _Tracing:
+    def __init__(self, tracer: Tracer, *, link: bool) -> None:
+        self._tracer = tracer
+        self._link = link
+
+    @contextlib.contextmanager
+    def enqueuing(self, jobs: Iterable[NewJob]) -> Iterator[Sending]:
+        """One span for a call, however many jobs it has: each of them leads back to it."""
+        single = jobs[0] if isinstance(jobs, tuple) else None
+        name = "enqueue" if single is None else f"enqueue {single.task}"
+        attributes: dict[str, Any] = {
+            "messaging.system": "holdfast",
+            "messaging.operation.type": "send",
+            "messaging.operation.name": "enqueue",
+        }
+        if single is not None:
+            attributes |= {"messaging.destination.name": single.queue, "holdfast.task": single.task}
+        with self._tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            sending = Sending(_addressed(jobs, carrier) if carrier else jobs)
+            yield sending
+            _note_sent(span, sending, single=single is not None)
+
+    @contextlib.contextmanager
+    def running(self, job: Claimed) -> Iterator[Callable[[Report], None]]:
+        sender = propagate.extract(_texts(job.headers), context=Context())
+        links = []
+        if self._link:
+            links = [Link(trace.get_current_span(sender).get_span_context())]
+            sender = Context()
+        with self._tracer.start_as_current_span(
+            f"run {job.task}",
+            context=sender,
+            kind=SpanKind.CONSUMER,
+            links=[link for link in links if link.context.is_valid],
+            attributes={
+                "messaging.system": "holdfast",
+                "messaging.operation.type": "process",
+                "messaging.operation.name": "run",
+                "messaging.destination.name": job.queue,
+                "messaging.message.id": job.id,
+                "holdfast.task": job.task,
+                "holdfast.attempt": job.attempt,
+                "holdfast.priority": job.priority,
+            },
+            record_exception=False,  # it may quote a secret; the report does not
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield lambda report: _note_outcome(span, report)
+            except BaseException:
+                span.set_attribute("holdfast.outcome", "interrupted")
+                raise
+
+
+def _note_sent(span: Span, sending: Sending, *, single: bool) -> None:
+    if single:
+        span.set_attribute("messaging.message.id", str(sending.ids[0]))
+    else:
+        span.set_attribute("messaging.batch.message_count", len(sending.ids))
+
+
+def _note_outcome(span: Span, report: Report) -> None:
+    span.set_attribute("holdfast.outcome", report.outcome)
+    if report.outcome in _TELLS_OF_FAILURE:
+        kind, _, _ = (report.error or report.outcome).partition(":")
+        told = {"exception.type": kind, "exception.message": report.error or report.outcome}
+        if report.traceback:
+            told["exception.stacktrace"] = report.traceback
+        span.add_event("exception", told)
+        span.set_attribute("error.type", kind)
+        span.set_status(Status(StatusCode.ERROR, report.error))
+
+
+def _addressed(jobs: Iterable[NewJob], carrier: Mapping[str, str]) -> Iterable[NewJob]:
+    """The same jobs, with the context among their headers; what the caller has put there stays."""
+    plain = msgspec.json.encode(carrier).decode()
+    for job in jobs:
+        own = None if job.headers is None else msgspec.json.encode(carrier | msgspec.json.decode(job.headers))
+        yield msgspec.structs.replace(job, headers=plain if own is None else own.decode())
+
+
+def _texts(headers: str | None) -> dict[str, str]:
+    found = msgspec.json.decode(headers) if headers else {}
+    return {key: value for key, value in found.items() if isinstance(value, str)}

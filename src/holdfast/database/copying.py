@@ -1,0 +1,53 @@
+"""Many rows out of the database, by COPY: as they come, never all of them in memory."""
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, Literal
+
+from psycopg import Connection, sql
+
+from holdfast.calls import Function
+from holdfast.database.translation import translated
+
+CHUNK = 1 << 20
+# The same text whatever the role or the database prefers.
+_PLAIN = """\
+set local datestyle = 'ISO'; set local intervalstyle = 'iso_8601'; set local timezone = 'UTC';
+set local bytea_output = 'hex'; set local extra_float_digits = 1; set local statement_timeout = 0
+"""
+_ROWS = sql.SQL("select {} from (select holdfast.{}({}, {}, {}) as row) given")
+_QUERIES = {
+    "csv": ("(given.row).*", "format csv, header true, encoding 'UTF8'"),
+    # JSON text has neither of these characters, nor a line end, so nothing of it is quoted.
+    "jsonl": ("row_to_json(given.row)", r"format csv, quote E'\x01', delimiter E'\x02', encoding 'UTF8'"),
+}
+
+
+def copy_out(
+    connection: Connection[Any],
+    function: Function,
+    arguments: tuple[datetime, datetime, bool],
+    shape: Literal["csv", "jsonl"],
+    counted: Callable[[int], None],
+) -> Iterator[bytes]:
+    """What a function returns, in chunks of about a megabyte; then `counted` is told how many rows that was.
+
+    For a connection of its own, that is in a transaction.
+    """
+    columns, options = _QUERIES[shape]
+    rows = _ROWS.format(
+        sql.SQL(columns), sql.Identifier(function.name), *(sql.Literal(value) for value in arguments)
+    )
+    command = sql.SQL("copy ({}) to stdout ({})").format(rows, sql.SQL(options))
+    with translated(), connection.cursor() as cursor:
+        cursor.execute(sql.SQL(_PLAIN))
+        buffer = bytearray()
+        with cursor.copy(command) as copy:
+            for piece in copy:
+                buffer += piece
+                if len(buffer) >= CHUNK:
+                    yield bytes(buffer)
+                    buffer.clear()
+        if buffer:
+            yield bytes(buffer)
+        counted(cursor.rowcount)

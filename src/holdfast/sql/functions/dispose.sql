@@ -1,0 +1,261 @@
+-- holdfast: after retention
+-- What becomes of a day past the longest retention, by the setting `disposal`:
+--
+--   drop      it is dropped
+--   archive   it is detached and moved to the schema holdfast_archive, and is yours
+--   export    it stays until somebody has exported it (`holdfast export`), and is dropped then
+--
+-- Each needs the whole table for a moment, and steps back after 50 ms if somebody
+-- reads it: every finish would wait behind us.
+drop function if exists holdfast.drop_partitions(timestamptz); -- for one table alone
+create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
+returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set lock_timeout = '50ms'
+as $$
+#variable_conflict use_column
+declare
+  disposal constant text := coalesce((select q.disposal from holdfast.queue q where q.name = '*'), 'drop');
+  keep constant interval := holdfast.longest_retention();
+  old record;
+  gone integer := 0;
+begin
+  for old in
+    select p.partition, p.low
+    from holdfast.partitions() p
+    where p.parent = drop_partitions.parent
+      and p.low > '-infinity'
+      and p.high < now_at - keep
+      and (disposal <> 'export' or exists (select from holdfast.exported e where e.partition = p.partition))
+    order by p.low
+  loop
+    begin
+      if disposal = 'archive' then
+        perform holdfast.archive_partition(parent, old.partition, now_at);
+      else
+        execute format('drop table holdfast.%I', old.partition);
+      end if;
+      gone := gone + 1;
+    exception when lock_not_available then
+      exit; -- somebody reads the table; the next round tries again
+    end;
+  end loop;
+  return gone;
+end
+$$;
+comment on function holdfast.drop_partitions(timestamptz, text) is
+  'Drop the partitions of finished jobs, or of events, that are past the longest retention, or archive them.';
+
+create or replace function holdfast.archive_partition(parent text, partition text, now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  perform holdfast.make_archive(null);
+  execute format('alter table holdfast.%I detach partition holdfast.%I', parent, partition);
+  execute format('alter table holdfast.%I set schema holdfast_archive', partition);
+  execute format('comment on table holdfast_archive.%I is %L', partition, format(
+    '%s of %s, archived by Holdfast on %s.',
+    case parent when 'finished' then 'Finished jobs' else 'Events of jobs' end,
+    to_date(right(partition, 8), 'YYYYMMDD'), (now_at at time zone 'UTC')::date));
+end
+$$;
+comment on function holdfast.archive_partition(text, text, timestamptz) is 'Move a partition to the schema holdfast_archive, under its name.';
+
+-- The schema, and for what lay in a default partition a table.
+create or replace function holdfast.make_archive(parent text)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  name constant text := parent || '_default';
+begin
+  if to_regnamespace('holdfast_archive') is null then
+    create schema holdfast_archive;
+    comment on schema holdfast_archive is 'Days past the retention of Holdfast; it does not look at them again.';
+  end if;
+  if parent is not null and to_regclass(format('holdfast_archive.%I', name)) is null then
+    execute format('create table holdfast_archive.%I (like holdfast.%I)', name, parent);
+    execute format('comment on table holdfast_archive.%I is %L', name, 'Rows of days that had no partition of their own, archived by Holdfast.');
+  end if;
+end
+$$;
+comment on function holdfast.make_archive(text) is 'Make the schema holdfast_archive if it is not there.';
+
+-- What waits for somebody to export it: whole days, and of a default partition what
+-- has come since the last export. Not while a transaction is open that has written
+-- there: its rows would be dropped unseen. Nobody else will, now that the day is over.
+create or replace function holdfast.due_exports()
+returns table (partition text, parent text, from_at timestamptz, until_at timestamptz, rows bigint, bytes bigint)
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+set timezone = 'UTC'
+as $$
+#variable_conflict use_column
+declare
+  past constant timestamptz := holdfast.clock() - holdfast.longest_retention();
+begin
+  if (select q.disposal from holdfast.queue q where q.name = '*') is distinct from 'export' then
+    return;
+  end if;
+  return query
+    select p.partition, p.parent, p.low, p.high, holdfast.about_rows(p.place), pg_total_relation_size(p.place)
+    from holdfast.partitions() p
+    where p.low > '-infinity'
+      and p.high < past
+      and not exists (select from holdfast.exported e where e.partition = p.partition)
+      and not holdfast.is_written(p.place)
+    union all
+    select d.partition, d.parent, r.first, date_trunc('day', past), r.rows, pg_total_relation_size(d.place)
+    from holdfast.partitions() d
+    left join holdfast.exported e on e.partition = d.partition
+    cross join lateral (
+      select min(t.at) as first, count(*) as rows
+      from (
+        select f.finished_at from holdfast.finished_default f where d.parent = 'finished'
+        union all
+        select v.at from holdfast.event_default v where d.parent = 'event'
+      ) t (at)
+      where t.at >= coalesce(e.until, '-infinity') and t.at < date_trunc('day', past)
+    ) r
+    where d.low = '-infinity'
+      and r.rows > 0
+      and not holdfast.is_written(d.place)
+    order by 3, 1;
+end
+$$;
+comment on function holdfast.due_exports() is
+  'Partitions past the longest retention that wait to be exported, where disposal is export; with the times of their rows and about how many there are.';
+
+create or replace function holdfast.is_written(place regclass)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select
+    from pg_locks k
+    where k.locktype = 'relation'
+      and k.database = (select d.oid from pg_database d where d.datname = current_database())
+      and k.relation = place
+      and k.mode = 'RowExclusiveLock'
+      and k.pid is distinct from pg_backend_pid()
+  )
+$$;
+comment on function holdfast.is_written(regclass) is 'Whether a transaction is open that has written to a table.';
+
+create or replace function holdfast.mark_exported(
+  partition text,
+  until timestamptz default null,
+  rows bigint default 0,
+  bytes bigint default null,
+  sha256 text default null,
+  location text default null
+)
+returns boolean
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  now_at timestamptz := holdfast.clock();
+  due record;
+begin
+  perform pg_advisory_xact_lock(holdfast.duty_lock('export'));
+  select d.* into due from holdfast.due_exports() d where d.partition = mark_exported.partition;
+  if not found then
+    if exists (select from holdfast.exported e where e.partition = mark_exported.partition) then
+      return false; -- somebody else was quicker
+    end if;
+    perform holdfast.refuse_value('partition', mark_exported.partition, 'does not wait to be exported; holdfast.due_exports() has those that do');
+  end if;
+  if mark_exported.until > due.until_at then
+    perform holdfast.refuse_value('until', mark_exported.until::text, format('must be at most %s: what is younger is not past its retention', due.until_at));
+  end if;
+  insert into holdfast.exported as e (partition, until, rows, bytes, sha256, location, exported_at, who)
+  values (
+    mark_exported.partition, coalesce(mark_exported.until, due.until_at), mark_exported.rows, mark_exported.bytes,
+    mark_exported.sha256, mark_exported.location, now_at, session_user)
+  on conflict (partition) do update
+    set
+      until = excluded.until, rows = excluded.rows, bytes = excluded.bytes, sha256 = excluded.sha256,
+      location = excluded.location, exported_at = excluded.exported_at, who = excluded.who;
+  delete from holdfast.swept s where s.partition = mark_exported.partition; -- it may go now
+  perform holdfast.note('export', mark_exported.partition, jsonb_strip_nulls(jsonb_build_object(
+    'rows', mark_exported.rows, 'sha256', mark_exported.sha256, 'location', mark_exported.location)));
+  return true;
+end
+$$;
+comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, text, text) is
+  'Say that a partition was exported, so that it is dropped: of a default partition what is older than `until`. False if somebody had said so already.';
+
+-- For COPY: in a select list these hand out row by row, and keep nothing in memory.
+create or replace function holdfast.export_finished(from_at timestamptz, until_at timestamptz, of_default boolean)
+returns setof holdfast.finished
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select f.* from holdfast.finished f where not of_default and f.finished_at >= from_at and f.finished_at < until_at
+  union all
+  select f.* from holdfast.finished_default f where of_default and f.finished_at >= from_at and f.finished_at < until_at
+$$;
+comment on function holdfast.export_finished(timestamptz, timestamptz, boolean) is 'The finished jobs of a time, or those of it that lie in the default partition.';
+
+create or replace function holdfast.export_event(from_at timestamptz, until_at timestamptz, of_default boolean)
+returns setof holdfast.event
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select e.* from holdfast.event e where not of_default and e.at >= from_at and e.at < until_at
+  union all
+  select e.* from holdfast.event_default e where of_default and e.at >= from_at and e.at < until_at
+$$;
+comment on function holdfast.export_event(timestamptz, timestamptz, boolean) is 'The events of a time, or those of it that lie in the default partition.';
+
+create or replace function holdfast.export_columns(parent text)
+returns table (name text, type text)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select a.attname, format_type(a.atttypid, a.atttypmod)
+  from pg_attribute a
+  where a.attrelid = ('holdfast.' || quote_ident(parent))::regclass
+    and parent in ('finished', 'event')
+    and a.attnum > 0
+    and not a.attisdropped
+  order by a.attnum
+$$;
+comment on function holdfast.export_columns(text) is 'The columns of finished jobs (finished) or of events (event), in their order, with their types.';
+
+create or replace function holdfast.about_rows(place regclass)
+returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select greatest(pg_stat_get_live_tuples(place), (select c.reltuples::bigint from pg_class c where c.oid = place), 0)
+$$;
+comment on function holdfast.about_rows(regclass) is 'About how many rows a table has, by what the server has noticed.';
+
+create or replace function holdfast.list_partitions()
+returns table (parent text, partition text, day date, rows bigint, bytes bigint, goes_at timestamptz, fate text, exported_at timestamptz)
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    p.parent, p.partition, d.day, holdfast.about_rows(p.place), pg_total_relation_size(p.place),
+    case when k.keep < interval '1000 years' and d.day is not null then p.high + k.keep end,
+    case when d.day is null then 'row by row' when k.keep >= interval '1000 years' then 'keep' else k.disposal end,
+    e.exported_at
+  from holdfast.partitions() p
+  cross join lateral (select (p.low at time zone 'UTC')::date as day where p.low > '-infinity' union all select null where p.low = '-infinity') d
+  cross join (
+    select holdfast.longest_retention() as keep, coalesce((select q.disposal from holdfast.queue q where q.name = '*'), 'drop') as disposal
+  ) k
+  left join holdfast.exported e on e.partition = p.partition
+  order by p.parent desc, d.day nulls first
+$$;
+comment on function holdfast.list_partitions() is
+  'The partitions of finished jobs and of events: about how many rows, how many bytes with indexes, when they go and how.';

@@ -1,0 +1,259 @@
+-- holdfast: after words
+-- What doctor() looks for in our tables: whether all is there that the migrations
+-- made, whether it is kept in order, and who else has a hand in it.
+
+create or replace function holdfast.doctor_indexes(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with wanted (name, of) as (values
+    ('job_pkey', 'job'), ('job_pending', 'job'), ('job_due', 'job'), ('job_held', 'job'),
+    ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('running_pkey', 'running'), ('queue_pkey', 'queue'),
+    ('worker_pkey', 'worker'), ('worker_asleep', 'worker'), ('finished_id', 'finished'),
+    ('dead_letter_pkey', 'dead_letter'), ('dead_letter_time', 'dead_letter'), ('dead_letter_queue', 'dead_letter'),
+    ('attempt_error_job', 'attempt_error'), ('attempt_error_time', 'attempt_error'),
+    ('used_id_pkey', 'used_id'), ('used_id_time', 'used_id'), ('cancellation_pkey', 'cancellation'),
+    ('schedule_pkey', 'schedule'), ('schedule_tick_pkey', 'schedule_tick'), ('schedule_tick_time', 'schedule_tick'),
+    ('step_pkey', 'step'), ('step_time', 'step'), ('checkpoint_pkey', 'checkpoint'), ('checkpoint_time', 'checkpoint'),
+    ('event_id', 'event'), ('event_xid', 'event'), ('event_job', 'event'), ('event_queue', 'event'),
+    ('event_count_pkey', 'event_count'), ('event_count_time', 'event_count'), ('waiter_pkey', 'waiter')
+  ),
+  ours as (
+    select i.relname as name, t.relname as of, x.indisvalid and x.indisready as valid
+    from pg_index x
+    join pg_class i on i.oid = x.indexrelid
+    join pg_class t on t.oid = x.indrelid
+    where t.relnamespace = 'holdfast'::regnamespace
+  )
+  select
+    'critical',
+    format('Index %s of holdfast.%s is missing%s.', w.name, w.of,
+      case when w.of = 'job' then ': every claim reads the whole table' else '' end),
+    'Create it again as the migrations do: holdfast migrate --print, without --dsn, shows how.',
+    jsonb_build_object('index', w.name, 'table', w.of)
+  from wanted w
+  where w.name not in (select o.name from ours o)
+  union all
+  select
+    'critical',
+    format('Index %s of holdfast.%s is not valid, so it costs time and is not used.', o.name, o.of),
+    format('reindex index concurrently holdfast.%I;', o.name),
+    jsonb_build_object('index', o.name, 'table', o.of)
+  from ours o
+  where not o.valid
+  union all
+  select
+    'warning',
+    format('Index %s on holdfast.job is not one of ours: every claim and every finish pays for it.', o.name),
+    format('drop index concurrently holdfast.%I; and index a table of your own, or ask holdfast.jobs.', o.name),
+    jsonb_build_object('index', o.name, 'table', o.of)
+  from ours o
+  where o.of = 'job'
+    and o.name not in (select w.name from wanted w)
+$$;
+comment on function holdfast.doctor_indexes(timestamptz) is 'Indexes of ours that are missing or not valid, and others on jobs that are not ours.';
+
+create or replace function holdfast.doctor_triggers(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with wanted (name) as (values
+    ('job_leaves_by_the_door'), ('job_is_not_truncated'), ('job_birth'), ('job_arrival'), ('job_guard')
+  ),
+  found as (
+    select t.tgname as name, t.tgenabled as enabled
+    from pg_trigger t
+    where t.tgrelid = 'holdfast.job'::regclass
+      and not t.tgisinternal
+  )
+  select
+    'critical',
+    format('Trigger %s of holdfast.job %s: what must never happen to a job is not refused any more.', w.name,
+      case when f.name is null then 'is missing' else 'is disabled' end),
+    case
+      when f.name is null then 'delete from holdfast.migration where name = ''guard''; then: holdfast migrate'
+      else format('alter table holdfast.job enable trigger %I;', w.name)
+    end,
+    jsonb_build_object('trigger', w.name)
+  from wanted w
+  left join found f on f.name = w.name
+  where f.name is null
+    or f.enabled in ('D', 'R')
+  union all
+  select
+    'warning',
+    format('Trigger %s on holdfast.job is not one of ours: it runs in every enqueue, claim or finish, and its errors stop them.', f.name),
+    format('Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.job;', f.name),
+    jsonb_build_object('trigger', f.name)
+  from found f
+  where f.name not in (select w.name from wanted w)
+$$;
+comment on function holdfast.doctor_triggers(timestamptz) is 'Triggers on jobs: ours that are off, and others.';
+
+create or replace function holdfast.doctor_vacuum(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    case when s.n_dead_tup > 10000000 then 'critical' else 'warning' end,
+    format('holdfast.%s has %s dead rows beside %s live ones; %s.', s.relname,
+      ltrim(to_char(s.n_dead_tup, '999G999G999G990')), ltrim(to_char(s.n_live_tup, '999G999G999G990')),
+      coalesce('the last vacuum was ' || holdfast.span_in_words(now_at - greatest(s.last_autovacuum, s.last_vacuum)) || ' ago',
+        'it was never vacuumed')),
+    format('See snapshots for who keeps them from being removed; if nobody does: vacuum (verbose) holdfast.%I;', s.relname),
+    jsonb_build_object('table', s.relname, 'dead', s.n_dead_tup, 'live', s.n_live_tup,
+      'vacuumed_at', greatest(s.last_autovacuum, s.last_vacuum))
+  from pg_stat_all_tables s
+  where s.schemaname = 'holdfast'
+    and s.n_dead_tup > 100000
+    and s.n_dead_tup > 2 * s.n_live_tup
+    and coalesce(greatest(s.last_autovacuum, s.last_vacuum), '-infinity') < now_at - interval '10 minutes'
+$$;
+comment on function holdfast.doctor_vacuum(timestamptz) is 'Dead rows that autovacuum does not come to.';
+
+create or replace function holdfast.doctor_size(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    'info',
+    format('holdfast.%s takes %s for about %s live rows.', s.relname, pg_size_pretty(s.size),
+      ltrim(to_char(s.n_live_tup, '999G999G999G990'))),
+    format('The room is used again, so this costs disk alone. To give it back, at a quiet time: vacuum (full) holdfast.%I; '
+      'or pg_repack, which locks for a moment only.', s.relname),
+    jsonb_build_object('table', s.relname, 'bytes', s.size, 'live', s.n_live_tup)
+  from (
+    select s.relname, s.n_live_tup, pg_total_relation_size(s.relid) as size
+    from pg_stat_all_tables s
+    where s.schemaname = 'holdfast'
+      and s.relname in ('job', 'lane', 'running', 'worker', 'event_count', 'cancellation', 'waiter')
+  ) s
+  where s.size > 1024 * 1024 * 1024
+    and s.size > 20000 * greatest(s.n_live_tup, 1)
+$$;
+comment on function holdfast.doctor_size(timestamptz) is 'Live tables that take far more room than their rows.';
+
+create or replace function holdfast.doctor_sequences(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    case when s.last_value > 0.95 * s.max_value then 'critical' else 'warning' end,
+    format('Sequence holdfast.%s has used up %s %% of its numbers.', s.sequencename, round(100.0 * s.last_value / s.max_value)),
+    case when s.data_type = 'integer'::regtype
+      then 'Queues, priorities and tasks make lanes: do not put ids or times into their names.'
+      else 'Nobody reaches this by counting: it was set by hand. Ask before you set it back: heads rely on it.'
+    end,
+    jsonb_build_object('sequence', s.sequencename, 'last_value', s.last_value, 'max_value', s.max_value)
+  from pg_sequences s
+  where s.schemaname = 'holdfast'
+    and s.last_value > 0.8 * s.max_value
+  union all
+  select
+    'critical',
+    'Sequence holdfast.job_seq hands out numbers in blocks, so a small one may come late: jobs can be missed.',
+    'alter sequence holdfast.job_seq cache 1;',
+    jsonb_build_object('sequence', s.sequencename, 'cache', s.cache_size)
+  from pg_sequences s
+  where s.schemaname = 'holdfast'
+    and s.sequencename = 'job_seq'
+    and s.cache_size <> 1
+$$;
+comment on function holdfast.doctor_sequences(timestamptz) is 'Sequences that come to their end, or must not cache.';
+
+create or replace function holdfast.doctor_partitions(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  today date := (now_at at time zone 'UTC')::date;
+  parent text;
+  days date[];
+  missing date[];
+  stray integer;
+begin
+  foreach parent in array '{finished,event}'::text[] loop
+    select coalesce(array_agg(to_date(right(c.relname, 8), 'YYYYMMDD')), '{}') into days
+    from pg_inherits i
+    join pg_class c on c.oid = i.inhrelid
+    where i.inhparent = ('holdfast.' || parent)::regclass
+      and c.relname ~ '_[0-9]{8}$';
+    missing := array(select d::date from generate_series(today + 1, today + 2, interval '1 day') d where d::date <> all(days) order by d);
+    -- On the day of the installation, and only then, there is none for today.
+    if cardinality(days) > 0 and today > (select min(d) from unnest(days) d) and today <> all(days) then
+      missing := array_prepend(today, missing);
+    end if;
+    if cardinality(missing) > 0 and exists (select from holdfast.duty d where d.name = 'upkeep') then -- else nobody has begun
+      severity := case when today = any(missing) then 'critical' else 'warning' end;
+      finding := format('holdfast.%s has no partition for %s: rows of %s day go to the default partition, and are deleted one by one later.',
+        parent, array_to_string(missing, ', '), case when today = any(missing) then 'this' else 'that' end);
+      remedy := 'Start a worker or call holdfast tick: upkeep makes them. If it fails, duties says why.';
+      detail := jsonb_build_object('table', parent, 'missing', missing);
+      return next;
+    end if;
+    -- Only where looking costs nothing.
+    if pg_relation_size(('holdfast.' || parent || '_default')::regclass) < 64 * 1024 * 1024 then
+      execute format('select count(distinct (%I at time zone ''UTC'')::date) from holdfast.%I',
+        case parent when 'finished' then 'finished_at' else 'at' end, parent || '_default') into stray;
+      if stray > 1 then
+        severity := 'info';
+        finding := format('holdfast.%s_default holds rows of %s days that had no partition.', parent, stray);
+        remedy := 'Nothing: upkeep deletes them past the retention. It happens when nobody did the duties for days.';
+        detail := jsonb_build_object('table', parent || '_default', 'days', stray);
+        return next;
+      end if;
+    end if;
+  end loop;
+end
+$$;
+comment on function holdfast.doctor_partitions(timestamptz) is 'Days without a partition, and rows in the default one.';
+
+-- Others who write to our tables by hand, as far as pg_stat_statements knows.
+create or replace function holdfast.doctor_statements(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  view text := (
+    select quote_ident(n.nspname) || '.pg_stat_statements'
+    from pg_extension e
+    join pg_namespace n on n.oid = e.extnamespace
+    where e.extname = 'pg_stat_statements');
+begin
+  if view is null or current_setting('shared_preload_libraries') !~ 'pg_stat_statements' then
+    return;
+  end if;
+  -- Constants are left out of what it keeps, but who knows: the statement is not quoted.
+  return query execute format($query$
+    select
+      'warning',
+      format('%%s has sent %%s on holdfast.job by itself %%s times.', s.sender, s.verb, sum(s.calls)),
+      'Claim, finish and cancel through the functions: to select and then to update loses races, and nobody is told.',
+      jsonb_build_object('user', s.sender, 'verb', s.verb, 'calls', sum(s.calls))
+    from (
+      select
+        pg_get_userbyid(s.userid) as sender, s.calls,
+        case
+          when s.query ~* '^\s*update\s+(only\s+)?"?holdfast"?\."?job"?\M' then 'update'
+          when s.query ~* '^\s*delete\s+from\s+(only\s+)?"?holdfast"?\."?job"?\M' then 'delete'
+          when s.query ~* '^\s*select\M.*\mfrom\s+"?holdfast"?\."?job"?\M.*\mfor\s+(no\s+key\s+)?update\M' then 'select for update'
+        end as verb
+      from %s s
+      where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
+        and s.toplevel
+    ) s
+    where s.verb is not null
+    group by s.sender, s.verb
+    $query$, view);
+exception
+  when undefined_column then null; -- an older pg_stat_statements
+end
+$$;
+comment on function holdfast.doctor_statements(timestamptz) is 'Statements by which others write to jobs directly.';

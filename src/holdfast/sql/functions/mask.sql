@@ -1,0 +1,200 @@
+-- holdfast: after access
+-- What is shown of payloads, results and errors, and to whom: the one place.
+--
+--   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts
+--   redacted keys    their values are ***** to all but operators and the owner
+--   not visible      nothing of payloads and results, for all but operators and the owner
+--
+-- Workers get payloads as they are, from claim().
+
+create or replace function holdfast.sees_payloads()
+returns boolean
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.is_owner(holdfast.caller()) or holdfast.acts_as(holdfast.caller(), 'holdfast_operator')
+$$;
+comment on function holdfast.sees_payloads() is 'Whether whoever asks sees all of payloads and results but their secrets.';
+
+-- The settings of a queue: whether payloads are shown at all, and the keys to mask, in lower case.
+create or replace function holdfast.redaction(queue text, out visible boolean, out keys text[])
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    coalesce(q.payload_visible, d.payload_visible, true),
+    array(select lower(k) from unnest(coalesce(q.redacted, d.redacted, '{}')) k)
+  from (values (1)) one (row)
+  left join holdfast.queue q on q.name = redaction.queue
+  left join holdfast.queue d on d.name = '*'
+$$;
+comment on function holdfast.redaction(text) is 'What those who may only look see of the payloads of a queue.';
+
+-- A JSON value with ***** for secrets, for the values of these keys, and for these texts wherever they stand. What is nested deeper than
+-- anybody reads is left out: a payload must not make those who list jobs run out of stack.
+create or replace function holdfast.cover(value jsonb, keys text[], texts text[], depth integer default 0)
+returns jsonb
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  mask constant jsonb := '"*****"';
+begin
+  case jsonb_typeof(value)
+    when 'object' then
+      if value ? '$secret' or depth > 40 then
+        return mask;
+      end if;
+      return coalesce((
+        select jsonb_object_agg(
+          holdfast.scrub(e.key, texts),
+          case when lower(e.key) = any(keys) then mask else holdfast.cover(e.value, keys, texts, depth + 1) end)
+        from jsonb_each(value) e), '{}');
+    when 'array' then
+      if depth > 40 then
+        return mask;
+      end if;
+      return coalesce((
+        select jsonb_agg(holdfast.cover(e.value, keys, texts, depth + 1) order by e.n)
+        from jsonb_array_elements(value) with ordinality e (value, n)), '[]');
+    when 'string' then
+      return case when cardinality(texts) = 0 then value else to_jsonb(holdfast.scrub(value #>> '{}', texts)) end;
+    when 'number' then
+      return case when value::text = any(texts) then mask else value end;
+    else
+      return value;
+  end case;
+end
+$$;
+comment on function holdfast.cover(jsonb, text[], text[], integer) is 'A JSON value with ***** for secrets, for the values of these keys, and for these texts.';
+
+-- What must not be seen in other texts, the longest first: all that is inside a secret; of redacted keys,
+-- or of everything, what is long enough to be told from any other word.
+create or replace function holdfast.hidden_texts(payload jsonb, keys text[], everything boolean)
+returns text[]
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  with recursive part (value, secret, hidden, depth) as (
+    select payload, false, everything, 0
+    union all
+    select c.value, p.secret or c.key = '$secret', p.hidden or lower(c.key) = any(keys), p.depth + 1
+    from part p
+    cross join lateral (
+      select e.key, e.value from jsonb_each(case when jsonb_typeof(p.value) = 'object' then p.value end) e
+      union all
+      select null, e.value from jsonb_array_elements(case when jsonb_typeof(p.value) = 'array' then p.value end) e
+    ) c
+    where p.depth < 1000
+  )
+  select coalesce(array_agg(t.text order by length(t.text) desc), '{}')
+  from (
+    select distinct form.text
+    from part p
+    cross join lateral (
+      select p.value #>> '{}'
+      union all
+      select substr(p.value::text, 2, length(p.value::text) - 2) where jsonb_typeof(p.value) = 'string'
+    ) form (text)
+    where jsonb_typeof(p.value) in ('string', 'number')
+      and (p.secret and form.text <> '' or p.hidden and length(form.text) >= 4)
+  ) t
+$$;
+comment on function holdfast.hidden_texts(jsonb, text[], boolean) is 'The texts in a payload that must not be seen elsewhere, the longest first.';
+
+-- A short one is replaced only where it stands alone: a three-digit code inside every longer number would shred the text and hide nothing.
+create or replace function holdfast.scrub(value text, texts text[])
+returns text
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  hidden text;
+  scrubbed text := scrub.value;
+begin
+  foreach hidden in array scrub.texts loop
+    if strpos(scrubbed, hidden) > 0 then
+      scrubbed := case when length(hidden) >= 4
+        then replace(scrubbed, hidden, '*****')
+        else regexp_replace(scrubbed, '(?<!\w)' || regexp_replace(hidden, '(\W)', '\\\1', 'g') || '(?!\w)', '*****', 'g')
+      end;
+    end if;
+  end loop;
+  return scrubbed;
+end
+$$;
+comment on function holdfast.scrub(text, text[]) is 'A text with ***** for each of these.';
+
+-- A value of a job (its payload, result, an event's data …) as whoever asks may see it. `in_full` is
+-- sees_payloads(), asked once for all rows.
+create or replace function holdfast.as_seen(value jsonb, queue text, payload jsonb, in_full boolean)
+returns jsonb
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  shown record;
+  said text;
+begin
+  if value is null then
+    return null;
+  end if;
+  if payload is null then -- its job is gone, and nobody knows what was a secret
+    return case when holdfast.is_owner(holdfast.caller()) then value else '"*****"' end;
+  end if;
+  if in_full then
+    if strpos(value::text, '"$secret"') = 0 and coalesce(strpos(payload::text, '"$secret"'), 0) = 0 then
+      return value;
+    end if;
+    return holdfast.cover(value, '{}', holdfast.hidden_texts(payload, '{}', false));
+  end if;
+  select r.visible, r.keys into shown from holdfast.redaction(as_seen.queue) r;
+  if not shown.visible then
+    return '"*****"';
+  end if;
+  -- Nearly always it is short, so that it cannot be nested deeply, and there is nothing to hide.
+  said := lower(concat(value::text, payload::text));
+  if length(said) < 1000 and not exists (select from unnest(shown.keys || '$secret'::text) k where strpos(said, to_jsonb(k)::text) > 0) then
+    return value;
+  end if;
+  return holdfast.cover(value, shown.keys, holdfast.hidden_texts(payload, shown.keys, false));
+end
+$$;
+comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is 'A value of a job of this queue and payload as whoever asks may see it.';
+
+-- The same for what a handler said in words: an error, a message, a stage.
+create or replace function holdfast.text_as_seen(value text, queue text, payload jsonb, in_full boolean)
+returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  shown record;
+begin
+  if value is null then
+    return null;
+  end if;
+  if payload is null then
+    return case when holdfast.is_owner(holdfast.caller()) then value else '*****' end;
+  end if;
+  if in_full then
+    if strpos(payload::text, '"$secret"') = 0 then
+      return value;
+    end if;
+    return holdfast.scrub(value, holdfast.hidden_texts(payload, '{}', false));
+  end if;
+  select r.visible, r.keys into shown from holdfast.redaction(text_as_seen.queue) r;
+  return holdfast.scrub(value, holdfast.hidden_texts(payload, shown.keys, not shown.visible));
+end
+$$;
+comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is 'A text of a job of this queue and payload as whoever asks may see it.';
+
+-- The payload with its secrets in plain, for the owner alone, who could read the table as well.
+create or replace function holdfast.stored_payload(id uuid)
+returns jsonb
+language sql stable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  select f.payload from holdfast.found_job(stored_payload.id) f
+$$;
+comment on function holdfast.stored_payload(uuid) is 'The payload of a job as it is stored, secrets in plain: for the owner.';

@@ -1,0 +1,202 @@
+-- What was done, counted: finish() and its like append to stat_delta, fold_stats() adds it up in stat.
+--
+-- A report costs as much as one more row for a whole batch, and waits for nobody. The duty adds the rows of the last
+-- moments to those of their minute and their hour, once a second while there is work. What came in late, from a long
+-- transaction, is found once a minute: to look for it each time would be to walk over all that was deleted since the
+-- oldest snapshot that anyone holds.
+
+-- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
+-- Bucket 0 is below the first of these, bucket 51 from the last one on.
+create or replace function holdfast.stat_bounds()
+returns double precision[]
+language sql immutable parallel safe
+as $$
+  select '{0.0001,0.00016,0.00025,0.0004,0.00063,0.001,0.0016,0.0025,0.004,0.0063,0.01,0.016,0.025,0.04,0.063,0.1,0.16,0.25,0.4,0.63,1,1.6,2.5,4,6.3,10,16,25,40,63,100,160,250,400,630,1000,1600,2500,4000,6300,10000,16000,25000,40000,63000,100000,160000,250000,400000,630000,1000000}'::double precision[]
+$$;
+comment on function holdfast.stat_bounds() is
+  'The bounds, in seconds, between the buckets in which waiting and running times are counted.';
+
+-- Both buckets in one number, 64 × waited + ran; 63 stands for unknown. It is inlined where it is called.
+create or replace function holdfast.stat_bucket(waited double precision, ran double precision)
+returns integer
+language sql immutable parallel safe
+as $$
+  select coalesce(width_bucket(waited, holdfast.stat_bounds()), 63) * 64 + coalesce(width_bucket(ran, holdfast.stat_bounds()), 63)
+$$;
+comment on function holdfast.stat_bucket(double precision, double precision) is
+  'Into which buckets a waiting and a running time fall, as one number.';
+
+-- For those who end a few: finish() does the same with rows that it has at hand.
+create or replace function holdfast.note_ends(
+  outcome text, lanes integer[], waits double precision[], runs double precision[], now_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
+  select now_at, note_ends.outcome, array_agg(g.lane), array_agg(g.bucket), array_agg(g.jobs), array_agg(g.waited), array_agg(g.ran)
+  from (
+    select
+      e.lane, holdfast.stat_bucket(e.waited, e.ran) as bucket, count(*) as jobs,
+      coalesce(sum(greatest(e.waited, 0)), 0) as waited, coalesce(sum(greatest(e.ran, 0)), 0) as ran
+    from unnest(lanes, waits, runs) e (lane, waited, ran)
+    group by 1, 2
+  ) g
+  having count(*) > 0
+$$;
+comment on function holdfast.note_ends(text, integer[], double precision[], double precision[], timestamptz) is
+  'Append to the statistics that attempts ended so, with how long they waited and ran.';
+
+-- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and on at
+-- the next call.
+create or replace function holdfast.fold_stats(all_of_them boolean default true)
+returns integer
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+set lock_timeout = '1s'
+as $$
+#variable_conflict use_column
+declare
+  begun constant timestamptz := clock_timestamp();
+  oldest constant timestamptz := case when all_of_them then '-infinity' else holdfast.clock() - interval '1 minute' end;
+  places tid[];
+  total integer := 0;
+begin
+  perform holdfast.check_isolation('fold_stats');
+  if not pg_try_advisory_xact_lock(holdfast.duty_lock('fold_stats')) then
+    return 0;
+  end if;
+  loop
+    places := array(select d.ctid from holdfast.stat_delta d where d.at >= oldest order by d.at limit 1000);
+    exit when places = '{}';
+    with gone as (
+      delete from holdfast.stat_delta d where d.ctid = any(places) returning d.*
+    ),
+    grouped as materialized (
+      select
+        date_trunc('minute', g.at, 'UTC') as at, g.outcome, u.lane, u.bucket,
+        sum(u.jobs) as jobs, sum(u.waited) as waited, sum(u.ran) as ran
+      from gone g
+      cross join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (lane, bucket, jobs, waited, ran)
+      group by 1, 2, 3, 4
+    ),
+    -- Each lane is looked up once.
+    lanes as materialized (
+      select n.lane, l.queue, l.task
+      from (select distinct g.lane from grouped g) n
+      cross join lateral (select l.queue, l.task from holdfast.lane l where l.id = n.lane offset 0) l
+    )
+    insert into holdfast.stat (
+      span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, run_seconds, waits, runs
+    )
+    select
+      s.span, date_trunc(s.span, g.at, 'UTC'), l.queue, l.task,
+      coalesce(sum(g.jobs) filter (where g.outcome = 'completed'), 0),
+      coalesce(sum(g.jobs) filter (where g.outcome = 'failed'), 0),
+      coalesce(sum(g.jobs) filter (where g.outcome = 'dead'), 0),
+      coalesce(sum(g.jobs) filter (where g.outcome = 'cancelled'), 0),
+      sum(g.waited), sum(g.ran),
+      holdfast.histogram(array_agg(g.bucket / 64), array_agg(g.jobs)),
+      holdfast.histogram(array_agg(g.bucket % 64), array_agg(g.jobs))
+    from grouped g
+    join lanes l on l.lane = g.lane
+    cross join (values ('minute'), ('hour')) s (span)
+    group by 1, 2, 3, 4
+    on conflict (span, at, queue, task) do update set
+      completed = stat.completed + excluded.completed,
+      failed = stat.failed + excluded.failed,
+      dead = stat.dead + excluded.dead,
+      cancelled = stat.cancelled + excluded.cancelled,
+      wait_seconds = stat.wait_seconds + excluded.wait_seconds,
+      run_seconds = stat.run_seconds + excluded.run_seconds,
+      waits = holdfast.add_counts(stat.waits, excluded.waits),
+      runs = holdfast.add_counts(stat.runs, excluded.runs);
+    total := total + cardinality(places);
+    exit when cardinality(places) < 1000 or clock_timestamp() > begun + interval '1 second';
+  end loop;
+  return total;
+end
+$$;
+comment on function holdfast.fold_stats(boolean) is
+  'Add up what was reported since the last time into the statistics of its minute and hour; of the last minute alone, if not all of them.';
+
+-- One number for each of the 52 buckets, out of pairs of a bucket and a number.
+create or replace function holdfast.histogram(buckets integer[], jobs numeric[])
+returns integer[]
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select array_agg(coalesce(p.jobs, 0)::integer order by b.bucket)
+  from generate_series(0, 51) b (bucket)
+  left join (select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
+    on p.bucket = b.bucket
+$$;
+comment on function holdfast.histogram(integer[], numeric[]) is 'How many there are in each bucket.';
+
+create or replace function holdfast.add_counts(one integer[], other integer[])
+returns integer[]
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select array_agg(p.a + p.b) from unnest(one, other) p (a, b)
+$$;
+comment on function holdfast.add_counts(integer[], integer[]) is 'The sum of two histograms.';
+
+-- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times are
+-- taken to be spread evenly, by their logarithm.
+create or replace function holdfast.percentiles(counts bigint[], shares double precision[])
+returns double precision[]
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  bounds constant double precision[] := holdfast.stat_bounds();
+  total constant double precision := (select sum(c) from unnest(counts) c);
+  result double precision[] := '{}';
+  passed double precision := 0;
+  bucket integer := 1;
+  share double precision;
+  part double precision;
+begin
+  if coalesce(total, 0) = 0 then
+    return null;
+  end if;
+  foreach share in array shares loop -- ascending
+    while passed + counts[bucket] < share * total and bucket < cardinality(counts) loop
+      passed := passed + counts[bucket];
+      bucket := bucket + 1;
+    end loop;
+    part := (share * total - passed) / greatest(counts[bucket], 1);
+    result := result || case
+      when bucket = 1 then bounds[1] * part
+      when bucket > cardinality(bounds) then bounds[cardinality(bounds)]
+      else bounds[bucket - 1] * power(bounds[bucket] / bounds[bucket - 1], part)
+    end;
+  end loop;
+  return result;
+end
+$$;
+comment on function holdfast.percentiles(bigint[], double precision[]) is
+  'The times, in seconds, that these shares of a histogram''s jobs stay below; the shares ascend.';
+
+-- Minutes are kept for two hours, hours for eight days.
+create or replace function holdfast.forget_stats(now_at timestamptz)
+returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  forgotten integer;
+begin
+  perform holdfast.fold_stats();
+  delete from holdfast.stat s
+  where s.span = 'minute' and s.at < now_at - interval '2 hours'
+    or s.span = 'hour' and s.at < now_at - interval '8 days';
+  get diagnostics forgotten = row_count;
+  return forgotten;
+end
+$$;
+comment on function holdfast.forget_stats(timestamptz) is 'Count what is left to count, then delete the statistics of minutes and hours long ago.';

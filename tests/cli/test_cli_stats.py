@@ -1,0 +1,65 @@
+"""Numbers about queues, and whether they are well, from a command line."""
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.cli.stats import BARS, PLAIN_BARS, sparkline
+
+
+def test_stats_show_what_was_done_in_the_last_hour(holdfast, hf: Holdfast, drain, ask):
+    @hf.task(name="done", queue="mail")
+    async def done() -> None: ...
+
+    @hf.task(name="broken", queue="mail", max_attempts=1)
+    async def broken() -> None:
+        raise RuntimeError
+
+    hf.enqueue_many(done.call() for _ in range(3))
+    broken.enqueue()
+    drain()
+    ask("select holdfast.fold_stats()")
+    hf.enqueue("other")
+    default, mail = holdfast("stats", "--json").json
+    assert (mail["hour"]["completed"], mail["hour"]["failed"], mail["hour"]["failures"]) == (3, 1, 0.25)
+    assert mail["day"]["wait"]["p95"] > 0
+    assert sum(mail["minutes"]) == 3
+    assert default["hour"]["completed"] == 0
+    table = holdfast("stats", "--queue", "mail")
+    (row,) = table.rows
+    per_minute = float(row[row.index("25.0%") - 1])
+    assert per_minute == pytest.approx(mail["hour"]["per_second"] * 60, rel=0.1)  # a moment later
+    assert row[-1].isascii()
+    by_task = holdfast("stats", "--by", "task").rows
+    assert [row[:2] for row in by_task] == [["default", "other"], ["mail", "broken"], ["mail", "done"]]
+    only = holdfast("stats", "--by", "task", "--queue", "mail", "--json").json
+    assert [(row["task"], row["hour"]["completed"], row["counts"]["dead"]) for row in only] == [
+        ("broken", 0, 1),
+        ("done", 3, 0),
+    ]
+
+
+def test_health_exits_with_what_monitoring_expects(holdfast, hf: Holdfast, clock, ask):
+    assert holdfast("health").code == 0
+    ask("select holdfast.register(lease_time => '1 day')")
+    hf.enqueue("a", queue="mail")
+    answer = holdfast("health", "mail")
+    assert (answer.code, answer.rows[0][:2]) == (0, ["mail", "OK"])
+    clock.advance(minutes=2)
+    assert holdfast("health").code == 1
+    clock.advance(minutes=20)
+    answer = holdfast("health", "mail", "--json")
+    assert answer.code == 2
+    (mail,) = answer.json
+    assert (mail["queue"], mail["status"], mail["waiting"], mail["workers"]) == ("mail", "CRITICAL", 1, 1)
+    assert mail["message"].endswith("longer than 10 min is critical")
+    answer = holdfast("health", "mial")
+    assert answer.code == 3
+    assert "known are mail" in answer.err
+
+
+def test_a_sparkline_shows_a_little_as_more_than_nothing():
+    minutes = [0] * 30 + [1] + [0] * 26 + [500, 500, 500]
+    assert sparkline(minutes) == "▁" * 10 + "▂" + "▁" * 8 + "█"
+    assert sparkline(minutes, PLAIN_BARS) == "_" * 10 + "." + "_" * 8 + "#"
+    assert sparkline([0] * 60) == ""
+    assert len(BARS) == len(PLAIN_BARS)

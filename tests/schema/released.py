@@ -1,0 +1,73 @@
+"""Databases and workers of earlier releases."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import psycopg
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = Path(__file__).parent / "released"
+
+
+def releases() -> list[str]:
+    """Those whose schema is stored, the oldest first."""
+    return sorted(
+        (file.stem for file in SCHEMAS.glob("*.sql")), key=lambda it: [int(n) for n in it.split(".")]
+    )
+
+
+def install(release: str, dsn: str) -> None:
+    """The schema of this release, as a DBA would have put it there."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute((SCHEMAS / f"{release}.sql").read_text(encoding="utf-8"))
+
+
+def source(release: str, directory: Path) -> Path | None:
+    """Where to import the code of this release from; nothing if this checkout does not have its tag."""
+    for tag in (f"v{release}", release):
+        command = ["git", "-C", str(ROOT), "archive", f"refs/tags/{tag}", "src"]
+        done = subprocess.run(command, capture_output=True, check=False)
+        if done.returncode == 0:
+            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+                archive.extractall(directory, filter="data")
+            return directory / "src"
+    return None
+
+
+class OldWorker:
+    """`holdfast worker app:hf` of another release, in a process of its own."""
+
+    def __init__(self, code: Path, app: Path, dsn: str) -> None:
+        self._log = (app / f"worker-{id(self)}.log").open("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "worker", "app:hf"],
+            cwd=app,
+            env={**os.environ, "PYTHONPATH": str(code), "HOLDFAST_DSN": dsn},
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    @property
+    def said(self) -> str:
+        return Path(self._log.name).read_text()
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def end(self) -> int:
+        self._process.terminate()
+        return self.wait()
+
+    def wait(self) -> int:
+        """Until it has ended; its exit code."""
+        try:
+            return self._process.wait(20)
+        finally:
+            self._process.kill()
+            self._log.close()

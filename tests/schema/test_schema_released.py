@@ -1,0 +1,254 @@
+"""A database of an earlier release is upgraded while its producers, consumers and workers go on."""
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+import released
+from psycopg.conninfo import make_conninfo
+
+from holdfast import Holdfast, schema
+
+RELEASES = released.releases()
+
+APP = """
+from holdfast import Context, Holdfast
+
+hf = Holdfast()
+
+@hf.task(name="flaky")
+async def flaky(number: int, ctx: Context) -> int:
+    if ctx.attempt == 1 and number % 5 == 0:
+        raise ValueError("once")
+    return number
+"""
+
+
+class Load:
+    """Producers and consumers that speak plain SQL as of release 0.1.0, each in a thread."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._threads: list[threading.Thread] = []
+        self._producing = threading.Event()
+        self._consuming = threading.Event()
+        self._news = threading.Condition()
+        self.errors: list[BaseException] = []
+        self.enqueued: set[UUID] = set()
+        self.completed: Counter[UUID] = Counter()
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Within the block; at its end nothing more comes in, and all that came is worked off."""
+        self._producing.set()
+        self._consuming.set()
+        for step in (self._produce, self._produce, self._consume, self._consume, self._tick):
+            self._threads.append(threading.Thread(target=self._main, args=(step,)))
+            self._threads[-1].start()
+        try:
+            yield
+            self._producing.clear()
+            self.wait_until(lambda: set(self.completed) == self.enqueued)
+        finally:
+            self._producing.clear()
+            self._consuming.clear()
+            for thread in self._threads:
+                thread.join(30)
+
+    def wait_until(self, fact: Callable[[], bool]) -> None:
+        with self._news:
+            came_true = self._news.wait_for(lambda: self.errors or fact(), 60)
+        if self.errors:
+            raise self.errors[0]
+        assert came_true, f"{len(self.enqueued)} came, {len(self.completed)} were completed"
+
+    def _main(self, step: Callable[[psycopg.Connection[Any]], None]) -> None:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as connection:
+                step(connection)
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's own thread
+            self._tell(partial(self.errors.append, error))
+
+    def _tell(self, change: Callable[[], Any]) -> None:
+        with self._news:
+            change()
+            self._news.notify_all()
+
+    def _produce(self, connection: psycopg.Connection[Any]) -> None:
+        for number in itertools.count():
+            if not self._producing.is_set():
+                return
+            if number % 3:
+                call = "select holdfast.enqueue(task => 'work', payload => %s, queue => 'q', delay => %s)"
+                rows = connection.execute(call, ["{}", "10 milliseconds" if number % 2 else None]).fetchall()
+            else:
+                call = "select holdfast.enqueue_many(tasks => %s, queues => %s)"
+                rows = connection.execute(call, [["work"] * 5, ["q"] * 5]).fetchall()
+            ids = {row[0] for row in rows}
+            self._tell(partial(self.enqueued.update, ids))
+
+    def _consume(self, connection: psycopg.Connection[Any]) -> None:
+        worker = connection.execute("select holdfast.register(name => 'old', queues => '{q}')").fetchone()[0]
+        while self._consuming.is_set():
+            lease = uuid4()
+            jobs = connection.execute(
+                "select id, attempt from holdfast.claim("
+                "worker => %s, lease => %s, queues => '{q}', amount => 10)",
+                [worker, lease],
+            ).fetchall()
+            if not jobs:
+                self._consuming.wait(0)
+                continue
+            # One in seven fails at first, and comes back at once.
+            fails = [attempt == 1 and job_id.int % 7 == 0 for job_id, attempt in jobs]
+            refused = connection.execute(
+                "select id from holdfast.finish(ids => %s, leases => %s, outcomes => %s, delays => %s)",
+                [
+                    [job_id for job_id, _ in jobs],
+                    [lease] * len(jobs),
+                    ["failed" if failed else "completed" for failed in fails],
+                    ["0 seconds" if failed else None for failed in fails],
+                ],
+            ).fetchall()
+            assert refused == []
+            done = [job_id for (job_id, _), failed in zip(jobs, fails, strict=True) if not failed]
+            self._tell(partial(self.completed.update, done))
+        connection.execute("select holdfast.leave(%s)", [worker])
+
+    def _tick(self, connection: psycopg.Connection[Any]) -> None:
+        while self._consuming.is_set():
+            failed = connection.execute("select duty, error from holdfast.tick() where error is not null")
+            assert failed.fetchall() == []
+
+
+@pytest.fixture(params=RELEASES)
+def release(request) -> str:
+    return request.param
+
+
+def test_the_schema_of_a_release_is_stored():
+    assert "0.1.0" in RELEASES
+
+
+def test_an_upgraded_schema_equals_a_fresh_one(release, new_dsn, catalog):
+    upgraded, fresh = new_dsn(), new_dsn()
+    released.install(release, upgraded)
+    for dsn in (upgraded, fresh):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            assert schema.apply(connection)
+            schema.verify(connection)
+    assert catalog(upgraded) == catalog(fresh)
+
+
+def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release, empty_dsn):
+    released.install(release, empty_dsn)
+    load = Load(empty_dsn)
+    with load.going_on():
+        load.wait_until(lambda: len(load.completed) > 200)
+        before = len(load.completed)
+        with psycopg.connect(empty_dsn, autocommit=True) as installer:
+            assert schema.apply(installer)
+            meanwhile = len(load.completed)
+            assert schema.apply(installer) == []
+        load.wait_until(lambda: len(load.completed) > meanwhile + 200)
+    assert meanwhile > before, "jobs went on while it was upgraded"
+    assert set(load.completed) == load.enqueued
+    assert set(load.completed.values()) == {1}
+    with psycopg.connect(empty_dsn) as connection:
+        states = connection.execute("select state, count(*) from holdfast.jobs group by 1").fetchall()
+        assert states == [("completed", len(load.enqueued))]
+        assert connection.execute("select * from holdfast.check_heads()").fetchall() == [(0,)]
+
+
+def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release, empty_dsn):
+    owner, stranger = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("owner", "stranger"))
+    with psycopg.connect(empty_dsn, autocommit=True) as superuser:
+        for role in (owner, stranger):
+            superuser.execute(f"create role {role} login")
+        try:
+            superuser.execute(f"grant create on database {superuser.info.dbname} to {owner}, {stranger}")
+            released.install(release, make_conninfo(empty_dsn, user=owner))
+            superuser.execute(f"grant select on holdfast.migration to {stranger}")
+            superuser.execute(f"grant usage on schema holdfast to {stranger}")
+            with (
+                psycopg.connect(empty_dsn, user=stranger, autocommit=True) as connection,
+                pytest.raises(schema.MigrationFailed, match=f"belongs to role {owner}") as error,
+            ):
+                schema.apply(connection)
+            assert error.value.hint == f"Migrate as {owner}, or as a superuser."
+            assert schema.apply(superuser)
+            assert superuser.execute("select current_user = session_user").fetchone() == (True,)
+            owners = superuser.execute(
+                "select distinct relowner::regrole::text from pg_class "
+                "where relnamespace = 'holdfast'::regnamespace union "
+                "select distinct proowner::regrole::text from pg_proc "
+                "where pronamespace = 'holdfast'::regnamespace"
+            ).fetchall()
+            assert owners == [(owner,)]
+            with psycopg.connect(empty_dsn, user=owner, autocommit=True) as connection:
+                connection.execute("select holdfast.enqueue('task')")
+                assert len(connection.execute("select * from holdfast.claim()").fetchall()) == 1
+                assert [row[1] for row in connection.execute("select * from holdfast.tick()")].count(None) > 5
+        finally:
+            superuser.execute("drop schema holdfast cascade")
+            superuser.execute(f"drop owned by {owner}, {stranger}")
+            superuser.execute(f"drop role {owner}, {stranger}")
+
+
+def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
+    release, empty_dsn, tmp_path, until
+):
+    code = released.source(release, tmp_path)
+    if code is None:
+        pytest.skip(
+            f"NOT TESTED: workers of release {release} beside the new schema. This checkout has no git tag "
+            f"v{release}: run git fetch --tags, or git tag v{release} COMMIT"
+        )
+    released.install(release, empty_dsn)
+    (tmp_path / "app.py").write_text(APP)
+    workers = [released.OldWorker(code, tmp_path, empty_dsn) for _ in range(2)]
+    numbers = itertools.count()
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+
+        def enqueue(amount: int) -> None:
+            payloads = [f'{{"number": {next(numbers)}}}' for _ in range(amount)]
+            call = "select holdfast.enqueue_many(tasks => %s, payloads => %s::jsonb[])"
+            connection.execute(call, [["flaky"] * amount, payloads])
+
+        def done() -> dict[str, int]:
+            return dict(connection.execute("select state, count(*) from holdfast.jobs group by 1").fetchall())
+
+        try:
+            connection.execute("select holdfast.set_retry_policy(task => 'flaky', base => '0 seconds')")
+            enqueue(300)
+            until(lambda: done().get("completed", 0) >= 100, say=lambda: [it.said for it in workers])
+            enqueue(3000)
+            assert schema.apply(connection)
+            enqueue(300)
+            until(lambda: done() == {"completed": 3600}, say=done)
+            late = released.OldWorker(code, tmp_path, empty_dsn)
+            assert (late.wait(), "Upgrade the holdfast package" in late.said) == (1, True)
+
+            with Holdfast(empty_dsn) as hf:
+
+                @hf.task(name="fresh")
+                async def fresh() -> None: ...
+
+                enqueue(300)
+                fresh.enqueue()
+                hf.worker(queues=["default"]).run(drain=True)
+                until(lambda: done() == {"completed": 3901}, say=done)
+            assert all(worker.lives for worker in workers)
+        finally:
+            codes = [worker.end() for worker in workers]
+    said = "".join(worker.said for worker in workers)
+    assert codes == [0, 0]
+    assert said.count("worker.stopped") == 2
+    assert ".broken" not in said, said

@@ -1,0 +1,67 @@
+"""A known worker, and one lane that has work: claimed by a short way of its own, under the same rules."""
+
+from functools import partial
+from uuid import UUID
+
+import pytest
+
+
+@pytest.fixture
+def claim(sql):
+    """`claim(5)`: the ids of what a registered worker is given."""
+    return partial(claim_as, sql, sql.value("register"))
+
+
+def claim_as(session, worker: UUID, amount: int) -> list[UUID]:
+    jobs = session.claim(amount, worker=worker)
+    assert {(job.queue, job.priority, job.suspect, job.attempt) for job in jobs} <= {("q", 7, False, 1)}
+    return [job.id for job in jobs]
+
+
+def put(sql, amount: int, **options) -> list[UUID]:
+    return [sql.enqueue(queue="q", priority=7, **options) for _ in range(amount)]
+
+
+def test_jobs_are_handed_out_in_their_order_and_counted(sql, claim):
+    ids = put(sql, 10)
+    sql("update holdfast.job set payload = payload where id = %s", ids[0])  # now the last in the table
+    assert claim(3) == ids[:3]
+    assert claim(100) == ids[3:]
+    assert claim(100) == []
+    assert {(row.state, row.attempt) for row in map(sql.job, ids)} == {("claimed", 1)}
+
+
+def test_what_another_claim_has_locked_is_stepped_over(sql, other, claim):
+    ids, second = put(sql, 10), sql.value("register")
+    with other.connection.transaction():
+        assert claim_as(other, second, 4) == ids[:4]
+        assert claim(4) == ids[4:8]
+    assert claim(4) == ids[8:]
+
+
+def test_a_job_without_attempts_left_is_not_handed_out(sql, claim):
+    spent, good = put(sql, 2)
+    sql("update holdfast.job set attempt = max_attempts where id = %s", spent)
+    assert claim(10) == [good]
+
+
+def test_it_ends_at_sixteen_megabytes_but_never_below_one_job(sql, claim):
+    sql("update holdfast.queue set payload_limit = 67108864")
+    sql("alter table holdfast.job alter payload set storage external")  # no time lost on compression
+    ids = [
+        job_id
+        for (job_id,) in sql(
+            "select holdfast.enqueue('task', to_jsonb(repeat('x', size * 1024 * 1024)), 'q', 7) "
+            "from unnest('{20,6,6,6,6}'::integer[]) size"
+        )
+    ]
+    sql("alter table holdfast.job alter payload set storage extended")
+    assert claim(10) == ids[:1]
+    assert claim(10) == ids[1:3], "a third would be more than that"
+    assert claim(10) == ids[3:]
+
+
+def test_whoever_has_work_in_two_lanes_gets_the_more_urgent_first(sql):
+    worker = sql.value("register")
+    low, high = sql.enqueue(priority=1), sql.enqueue(priority=2)
+    assert [job.id for job in sql.claim(10, worker=worker)] == [high, low]
