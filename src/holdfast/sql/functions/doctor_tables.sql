@@ -179,11 +179,11 @@ declare
   stray integer;
 begin
   foreach parent in array '{finished,event}'::text[] loop
-    select coalesce(array_agg(to_date(right(c.relname, 8), 'YYYYMMDD')), '{}') into days
-    from pg_inherits i
-    join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = ('holdfast.' || parent)::regclass
-      and c.relname ~ '_[0-9]{8}$';
+    days := array(
+      select (p.low at time zone 'UTC')::date
+      from holdfast.partitions() p (of_table, name, place, low, high)
+      where p.of_table = parent
+        and p.low > '-infinity');
     missing := array(select d::date from generate_series(today + 1, today + 2, interval '1 day') d where d::date <> all(days) order by d);
     -- On the day of the installation, and only then, there is none for today.
     if cardinality(days) > 0 and today > (select min(d) from unnest(days) d) and today <> all(days) then

@@ -49,11 +49,7 @@ begin
       group by l.queue
     ),
     workers as materialized (
-      select w.queues, w.tasks
-      from holdfast.worker w
-      where w.lost_at is null
-        and w.left_at is null
-        and greatest(w.heartbeat_at, w.graced_at) + w.lease_time > now_at
+      select w.queues, w.tasks from holdfast.live_workers(now_at) w
     ),
     alone as materialized (
       select l.queue, array_agg(l.task order by l.task) as tasks, min(l.since) as since

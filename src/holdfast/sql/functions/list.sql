@@ -149,12 +149,10 @@ begin
   <<days>>
   for part in
     -- What has no table of its own, the first day too, is in the default one: looked at besides.
-    select c.oid::regclass as name, pg_relation_size(c.oid) / current_setting('block_size')::integer as pages,
-      c.relname = 'finished_default' as aside
-    from pg_inherits i
-    join pg_class c on c.oid = i.inhrelid
-    where i.inhparent = 'holdfast.finished'::regclass
-    order by aside desc, c.relname desc
+    select p.place as name, pg_relation_size(p.place) / current_setting('block_size')::integer as pages, p.low = '-infinity' as aside
+    from holdfast.partitions() p
+    where p.parent = 'finished'
+    order by aside desc, p.partition desc
   loop
     page := part.pages;
     missing := case when part.aside or missing is null then amount else missing end;
