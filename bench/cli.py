@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _warn(facts)
         about = {"command": _command(given), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         results = Results(about | facts, _about(ready), skipped)
-        Run(Bench(postgres, options), ready, results, minutes=given.minutes).go(wanted, given.rounds)
+        run = Run(Bench(postgres, options), ready, results, minutes=given.minutes)
+        run.go(wanted, given.rounds, quick=given.quick)
     verdicts = judge(results)
     text = report.markdown(results, verdicts, given.rounds)
     written = report.write(results, verdicts, text, directory)

@@ -103,7 +103,7 @@ def markdown(results: Results, verdicts: Sequence[Verdict], rounds: int) -> str:
     lines = [
         "# Holdfast and its peers",
         "",
-        f"Medians of {rounds} alternating rounds on one server; bench/README.md says how figures are taken.",
+        f"Medians of {rounds} or more alternating rounds on one server; see bench/README.md.",
         "",
         *(f"- {name}: {value}" for name, value in results.facts.items()),
         *(f"- **skipped: {name}**: {reason}" for name, reason in results.skipped.items()),

@@ -14,6 +14,7 @@ from bench.results import Results
 
 PROBE_JOBS = 10_000
 PROBE_SECONDS = 2.0
+NEAR = 4
 
 
 def tell(text: str) -> None:
@@ -47,14 +48,17 @@ class Run:
         self._results = results
         self._deadline = time.monotonic() + minutes * 60
 
-    def go(self, measures: Sequence[Measure], rounds: int) -> None:
+    def go(self, measures: Sequence[Measure], rounds: int, *, quick: bool = False) -> None:
+        """A quick run has no more rounds of anything than of the rest."""
         for peer in list(self._peers):
             self._size_up(peer)
         for measure in measures:
             begun = time.monotonic()
-            for number in range(1 if measure.once else rounds):
+            times = 1 if quick else measure.times
+            for number in range(1 if measure.once else rounds * times):
                 for peer in self._in_turn(number):
-                    self._measure(measure, peer, number)
+                    if number < rounds or self._is_near(measure, peer):
+                        self._measure(measure, peer, number)
             tell(f"{measure.name}: {time.monotonic() - begun:.0f} s")
         for peer in self._peers:
             peer.forget(self._bench.server)
@@ -63,6 +67,12 @@ class Run:
         """Another one begins each round."""
         at = number % len(self._peers) if self._peers else 0
         return self._peers[at:] + self._peers[:at]
+
+    def _is_near(self, measure: Measure, peer: Peer) -> bool:
+        """Whether further rounds are worth their time: what is far behind the best stays there."""
+        figure = self._results.figure(measure.name, peer.name, measure.figure)
+        others = (self._results.figure(measure.name, other.name, measure.figure) for other in self._peers)
+        return figure is not None and figure * NEAR > max(other for other in others if other is not None)
 
     def _measure(self, measure: Measure, peer: Peer, number: int) -> None:
         if measure.only and peer.name not in measure.only:
