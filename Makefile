@@ -18,7 +18,7 @@ demo: .venv  ## watch jobs run, fail, retry and finish on an embedded PostgreSQL
 	@$(BIN)/holdfast demo
 
 test: lint  ## lint, then every test, on an embedded PostgreSQL; most of the time they wait, so two at once
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv  ## style, types and the layers of the house
 	$(BIN)/ruff check .

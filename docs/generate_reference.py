@@ -8,7 +8,6 @@ A test holds both pages against what this would write.
 # ruff: noqa: INP001 - a script beside the pages, not a package
 
 import re
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import psycopg
 
 from holdfast import calls, embedded, schema
 from holdfast.cli.root import COMMANDS, root
+from holdfast.testing.homes import temporary_home
 
 HERE = Path(__file__).parent / "reference"
 WIDTH = 100
@@ -232,11 +232,13 @@ def _own(command: click.Command) -> dict[str, Any]:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
-        Path(home).chmod(0o755)
-        with embedded.start(Path(home)) as server, psycopg.connect(server.dsn, autocommit=True) as connection:
-            schema.apply(connection)
-            (HERE / "sql.md").write_text(sql_page(connection), encoding="utf-8")
+    with (
+        temporary_home() as home,
+        embedded.start(home) as server,
+        psycopg.connect(server.dsn, autocommit=True) as connection,
+    ):
+        schema.apply(connection)
+        (HERE / "sql.md").write_text(sql_page(connection), encoding="utf-8")
     (HERE / "cli.md").write_text(cli_page(), encoding="utf-8")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, RetryPolicy
 
 
 @pytest.fixture
@@ -79,3 +79,38 @@ def test_policies_are_set_listed_and_reset(holdfast):
     assert holdfast("policy", "reset", "mail.send").out == "The policy of mail.send is reset.\n"
     assert holdfast("policy", "reset", "mail.send").out == "Nothing was set for mail.send.\n"
     assert holdfast("policy", "set", "Mail Send").code == 2
+
+
+def test_a_policy_says_what_wins_over_it(holdfast, hf: Holdfast):
+    @hf.task(name="strict", max_attempts=2)
+    async def strict() -> None: ...
+
+    @hf.task(name="open", retry=RetryPolicy(max_attempts=2))
+    async def open_() -> None: ...
+
+    hf.worker().run(drain=True)  # which writes down what they declare
+    answer = holdfast("policy", "set", "strict", "--max-attempts", "5")
+    assert answer.out == (
+        "The policy of strict is set.\nIts code says @hf.task(max_attempts=2): that wins over 5.\n"
+    )
+    answer = holdfast("policy", "set", "open", "--max-attempts", "5")
+    assert answer.out == (
+        "The policy of open is set.\n"
+        "A max_attempts that a call or @hf.task(max_attempts=...) gives wins over it.\n"
+    )
+    assert strict.enqueue().refresh().max_attempts == 2
+    assert hf.enqueue("strict").refresh().max_attempts == 5
+    assert open_.enqueue().refresh().max_attempts == 5
+    assert open_.options(max_attempts=1).enqueue().refresh().max_attempts == 1
+
+
+def test_a_policy_says_in_json_what_the_code_declares(holdfast, hf: Holdfast):
+    @hf.task(name="once", at_most_once=True)
+    async def once() -> None: ...
+
+    hf.worker().run(drain=True)
+    assert holdfast("policy", "set", "once", "--json").json == {
+        "task": "once",
+        "outcome": "set",
+        "declared_max_attempts": 1,
+    }

@@ -13,7 +13,9 @@ def test_a_queue_is_paused_and_resumed(holdfast, hf: Holdfast, drain):
     assert job.refresh().state == "pending"
     (listed,) = holdfast("queue", "list", "--json").json
     assert listed["paused_at"] is not None
-    assert holdfast("queue", "resume", "mail", "--json").json == [{"queue": "mail", "outcome": "resumed"}]
+    assert holdfast("queue", "resume", "mail", "--json").json == [
+        {"queue": "mail", "outcome": "resumed", "used": True}
+    ]
     drain()
     assert job.refresh().state == "completed"
 
@@ -21,6 +23,28 @@ def test_a_queue_is_paused_and_resumed(holdfast, hf: Holdfast, drain):
 def test_a_paused_queue_is_listed_before_it_has_any_job(holdfast):
     holdfast("queue", "pause", "mail", "reports")
     assert [row[0] for row in holdfast("queue", "list").rows] == ["mail", "reports"]
+
+
+def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast, hf: Holdfast):
+    hf.enqueue("a", queue="mail")
+    answer = holdfast("queue", "pause", "mial", "mail")
+    assert (answer.code, answer.out) == (0, "Queue mial is paused.\nQueue mail is paused.\n")
+    assert answer.err == (
+        "Note: no job, worker or schedule has used a queue 'mial' so far. Did you mean 'mail'?\n"
+    )
+    assert [row.name for row in hf.queues() if row.paused_at] == ["mail", "mial"]
+    answer = holdfast("queue", "resume", "reports")
+    assert answer.err == "Note: no job, worker or schedule has used a queue 'reports' so far.\n"
+    assert holdfast("queue", "pause", "other", "--json").json == [
+        {"queue": "other", "outcome": "paused", "used": False}
+    ]
+
+
+def test_a_queue_of_a_worker_a_schedule_or_a_setting_is_used(holdfast, hf: Holdfast):
+    hf.worker(queues=["served"]).run(drain=True)
+    hf.schedules.add("daily", "a", queue="planned", cron="0 9 * * *")
+    hf.configure("set", max_attempts=5)
+    assert holdfast("queue", "pause", "served", "planned", "set").err == ""
 
 
 def test_queues_are_listed_with_what_waits_in_them(holdfast, hf: Holdfast):
@@ -54,6 +78,16 @@ def test_stats_count_every_state_of_each_queue(holdfast, hf: Holdfast, drain):
     assert [row[:8] for row in holdfast("stats").rows] == [
         ["default", "1", "0", "0", "0", "0", "0", "0"],
         ["mail", "0", "1", "0", "0", "1", "0", "1"],
+    ]
+
+
+def test_a_queue_is_paused_although_nobody_can_say_who_uses_it(holdfast, hf: Holdfast, ask):
+    ask("drop function holdfast.list_schedules cascade")
+    answer = holdfast("queue", "pause", "mail")
+    assert (answer.code, answer.err) == (0, "")
+    assert [row.paused_at is not None for row in hf.queues() if row.name == "mail"] == [True]
+    assert holdfast("queue", "resume", "mail", "--json").json == [
+        {"queue": "mail", "outcome": "resumed", "used": None}
     ]
 
 

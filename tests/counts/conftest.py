@@ -1,9 +1,7 @@
 """A quiet server that counts: nothing runs there but what the test does, and every statement is noted."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib.resources import files
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -13,6 +11,7 @@ from sessions import Session, copied_database, sessions_on
 
 from holdfast import embedded, schema
 from holdfast.testing import SETTINGS
+from holdfast.testing.homes import temporary_home
 
 QUIET = {
     **SETTINGS,
@@ -28,12 +27,10 @@ QUIET = {
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
     """A server of our own, whatever HOLDFAST_TEST_DSN says: counting takes settings of the whole server."""
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
-        Path(home).chmod(0o755)
-        with embedded.start(Path(home), settings=QUIET) as server:
-            with psycopg.connect(server.dsn, autocommit=True) as connection:
-                connection.execute("create extension pg_stat_statements")
-            yield server.dsn
+    with temporary_home() as home, embedded.start(home, settings=QUIET) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("create extension pg_stat_statements")
+        yield server.dsn
 
 
 @pytest.fixture(scope="session")

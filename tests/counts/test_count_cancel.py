@@ -37,7 +37,7 @@ def test_the_last_of_fifty_batches_reads_no_more_than_the_first(sql, many):
 
 
 def test_twenty_thousand_jobs_are_called_off_in_ten_batches(hf, many, counter, monkeypatch):
-    monkeypatch.setattr("holdfast.client.CANCEL_BATCH", MANY // 10)
+    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", MANY // 10)
     hf.stats()  # which connects
     counter.start()
     assert hf.cancel_matching(task="a") == (MANY, 0)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import psycopg
 import pytest
 
 from holdfast import DatabaseUnavailable, Holdfast, HoldfastError, embedded
+from holdfast.testing.homes import temporary_home
 
 LEASE = 1.5
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}  # the machine stays up: what is written is written
@@ -43,9 +43,8 @@ class Database:
 
 @pytest.fixture
 def database() -> Iterator[Database]:
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
-        Path(home).chmod(0o755)
-        database = Database(Path(home))
+    with temporary_home() as home:
+        database = Database(home)
         yield database
         database.close()
 

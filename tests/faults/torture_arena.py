@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import psycopg
 from proxy import Proxy
 
 from holdfast import Holdfast, embedded
+from holdfast.testing.homes import temporary_home
 from waiting import until
 
 APP = Path(__file__).with_name("torture_app.py")
@@ -153,9 +153,8 @@ class Arena:
 
 @contextlib.contextmanager
 def arena(seed: int) -> Iterator[Arena]:
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o755)
-        home = Path(directory, "home")
+    with temporary_home() as directory:
+        home = directory / "home"
         home.mkdir(mode=0o755)
         place = Arena(home, random.Random(seed))
         try:

@@ -48,7 +48,7 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize(("texts", "every"), [(SMALL, 1), (None, 10)], ids=["small", "real"])
+@pytest.mark.parametrize(("texts", "every"), [(SMALL, 1), (None, 25)], ids=["small", "real"])
 def test_a_connection_cut_after_any_statement(conn, make_plan, clean, catalog, *, texts, every):
     plan = make_plan(**texts) if texts else schema.load()
     seen = set()

@@ -1,7 +1,6 @@
 """Sessions on a fresh database, refusals, and ways to do several things at once."""
 
 import json
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 from sessions import PATIENCE, Session, copied_database, empty, sessions_on
+
+from holdfast.testing.homes import temporary_home
 
 
 @pytest.fixture(scope="module")
@@ -137,9 +138,8 @@ def background() -> Iterator[Callable[[Callable[[], Any]], Any]]:
 @pytest.fixture
 def server_home() -> Iterator[Path]:
     """A home for a server of the test's own, where an ordinary user can reach it too."""
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
-        Path(home).chmod(0o755)
-        yield Path(home)
+    with temporary_home() as home:
+        yield home
 
 
 @pytest.fixture

@@ -161,6 +161,16 @@ def copied_database(server: str, template: str) -> Iterator[str]:
         connection.execute(f"drop database {name} with (force)")
 
 
+def without_autovacuum(connection: psycopg.Connection) -> None:
+    """Leave what the planner knows to the test: autovacuum comes by when it likes."""
+    tables = connection.execute(
+        "select oid::regclass::text from pg_class "
+        "where relnamespace = 'holdfast'::regnamespace and relkind = 'r'"
+    )
+    for (table,) in tables.fetchall():
+        connection.execute(f"alter table {table} set (autovacuum_enabled = off)")
+
+
 def empty(connection: psycopg.Connection) -> None:
     """Make a database as it was when Holdfast had just been installed."""
     query = "select gid from pg_prepared_xacts where database = current_database()"

@@ -249,9 +249,14 @@ def test_reports_that_cannot_be_read_are_refused(sql, held, refused):
         {"ids": [job.id], "leases": [job.lease], "outcomes": ["completed", "failed"]},
         {"ids": [job.id], "leases": [job.lease], "outcomes": ["done"]},
         {"ids": [job.id, job.id], "leases": [job.lease, job.lease]},
+        {"ids": [job.id, job.id], "leases": [job.lease], "outcomes": ["failed", "failed"]},
     ]:
         with refused("HF008"):
             sql.rows("finish", **arguments)
+    with refused("HF008"):
+        sql.rows("start", ids=[job.id, job.id], leases=[job.lease, job.lease])
+    with refused("HF002"):
+        sql.value("complete", id=None, lease=job.lease)
     assert sql.state(job.id) == "claimed"
     assert sql("select * from holdfast.finish('{}', '{}')") == []
 

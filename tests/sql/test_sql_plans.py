@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from sessions import copied_database
+from sessions import copied_database, without_autovacuum
 
 BACKLOG = 200_000
 MANY = 20  # lanes
@@ -20,8 +20,7 @@ def holdfast_dsn(holdfast_server, holdfast_template):
     """A large backlog, in one lane and in many, that nothing has ever analyzed."""
     with copied_database(holdfast_server, holdfast_template) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            for table in ("job", "lane", "running", "worker", "finished_default"):
-                connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)")
+            without_autovacuum(connection)
             connection.execute(
                 "insert into holdfast.job (lane_id, task) "
                 "select l, 'one' from holdfast.lane('one', 100, 'one') l, generate_series(1, %s)",

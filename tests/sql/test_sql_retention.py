@@ -304,6 +304,35 @@ def test_what_an_id_was_used_for_again_is_not_taken_along(sql, done, configure, 
     assert {"job", "step"} <= traces(sql, again)
 
 
+@pytest.mark.parametrize("table", ["finished", "event"])
+def test_an_archive_of_an_earlier_release_takes_the_columns_of_a_later_one(
+    sql, done, configure, clock, table
+):
+    archive = f"holdfast_archive.{table}_default"
+    configure("*", disposal="archive")
+    done("mail")
+    clock.advance(days=40)
+    sweep(sql)
+    earlier = sql.one(f"select count(*) from {archive}")
+    # Whose it is has looked after it: now its columns stand in another order too.
+    sql(f"alter table {archive} add column reason text, drop column queue")
+    sql(f'alter table holdfast.{table} add column shift text collate "C", add column parts numeric(6, 2)[]')
+    done("mail")
+    sql(f"update holdfast.{table}_default set shift = 'late', parts = '{{1.5}}'")
+    clock.advance(days=40)
+    sweep(sql)
+    assert kept(sql, table) == {}
+    columns = "shift, parts::text, queue, reason"
+    found = sql(f"select {columns}, count(*) from {archive} group by 1, 2, 3, 4 order by 1 nulls first")
+    assert found[0] == (None, None, None, None, earlier)
+    assert [row[:4] for row in found[1:]] == [("late", "{1.50}", "mail", None)]
+    collation = (
+        "select attcollation::regcollation::text from pg_attribute "
+        "where attrelid = %s::regclass and attname = %s"
+    )
+    assert sql.one(collation, archive, "shift") == '"C"'
+
+
 def test_an_archived_day_is_moved_under_its_name_and_never_touched_again(sql, done, configure, clock):
     configure("*", disposal="archive")
     (first,) = done("mail")  # in the default partition

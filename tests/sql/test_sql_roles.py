@@ -22,6 +22,7 @@ PUT_TOGETHER = {
     "configure",
     "count_ended",
     "last_finished",
+    "make_archive",
     "sweep_blocks",
     "doctor_rate",
     "doctor_statements",

@@ -194,3 +194,27 @@ def test_statistics_are_by_queue_or_by_task(sql, refused):
     with refused("HF008") as error:
         sql.rows("statistics", by="worker")
     assert error.message == "by worker: must be queue or task"
+
+
+def test_a_thousand_tasks_are_added_up_without_unfolding_their_histograms(sql):
+    """Each with something in every minute of the last hour and every hour of the last day: 84,000 rows."""
+    sql(
+        "insert into holdfast.stat (span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, "
+        "run_seconds, waits, runs) select s.span, date_trunc(s.span, holdfast.clock(), 'UTC') - n * s.width, "
+        "'mail', 'task' || t, 52, 0, 0, 0, 5, 7, array_fill(1, array[52]), array_fill(1, array[52]) "
+        "from (values ('minute', interval '1 minute', 59), ('hour', '1 hour', 23)) s (span, width, last), "
+        "generate_series(0, s.last) n, generate_series(1, 1000) t"
+    )
+    explain = "explain (analyze, buffers, format json) select holdfast.statistics('task')"
+    for _ in ("never analyzed", "analyzed"):
+        assert sql.one(explain)[0]["Plan"]["Temp Written Blocks"] < 2000  # sorted 5,500, unfolded 38,000
+        sql("analyze holdfast.stat")
+    tasks = sql.rows("statistics", by="task")
+    (queue,) = sql.rows("statistics")
+    assert len(tasks) == 1000
+    assert {row.day_completed for row in tasks} == {24 * 52}
+    assert {row.hour_completed for row in tasks} == {60 * 52}
+    assert {tuple(row.minutes) for row in tasks} == {(52,) * 60}
+    assert {row.hour_run_p50 for row in tasks} == {queue.hour_run_p50}
+    assert queue.day_completed == 1000 * 24 * 52
+    assert queue.minutes == [52_000] * 60

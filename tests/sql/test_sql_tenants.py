@@ -225,3 +225,20 @@ def test_what_counts_for_all_is_not_told_or_changed_for_one(sql, as_, refused):
     sql.value("add_schedule", name="s", task="t", cron="0 9 * * *", queue="beta.mail", declared=True)
     with refused("42501"):
         acme.value("declare_schedule", name="s", task="t", cron="0 9 * * *", queue="acme.mail")
+
+
+def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, as_):
+    sql(
+        "insert into holdfast.stat (span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, "
+        "run_seconds, waits, runs) select 'minute', date_trunc('minute', holdfast.clock(), 'UTC') "
+        "- n * interval '1 minute', q, 'task', 1, 0, 0, 0, 0, 0, "
+        "array_fill(0, array[52]), array_fill(0, array[52]) "
+        "from generate_series(0, 59) n, unnest('{acme,acme.mail,beta}'::text[]) q"
+    )
+    with sql.connection.transaction():
+        sql("set local track_functions = 'all'")  # which only a superuser may
+        sql(f"set local session authorization {as_['acme'].one('select current_user')}")
+        rows = sql.rows("statistics")
+        asked = "select pg_stat_get_xact_function_calls('holdfast.in_reach(text)'::regprocedure)"
+        assert 0 < sql.one(asked) < 20, "not for each of 180 minutes"
+    assert {row.queue: row.hour_completed for row in rows} == {"acme": 60, "acme.mail": 60}

@@ -146,7 +146,7 @@ def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
     hf: Holdfast, ask, monkeypatch, holdfast_dsn, until, twin
 ):
     """A batch of which some have just ended is smaller than asked for, and not the last one."""
-    monkeypatch.setattr("holdfast.client.CANCEL_BATCH", 10)
+    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", 10)
     answers = []
 
     def cancel() -> None:
@@ -171,7 +171,7 @@ def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
-    monkeypatch.setattr("holdfast.client.CANCEL_BATCH", 2)
+    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", 2)
     for _ in range(5):
         hf.enqueue("a")
     worker = hf.run(

@@ -1,8 +1,11 @@
-"""What a call is, and how the functions that can be called are written down."""
+"""What a call is, how the functions that can be called are written down, and values that many take."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from holdfast import arrays
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -63,3 +66,17 @@ def one(rows: Rows) -> Any:
 
 def column(rows: Rows) -> list[Any]:
     return [row[0] for row in rows]
+
+
+def interval(delay: timedelta) -> str:
+    # In seconds: a day of PostgreSQL's has 23 or 25 hours when clocks change, one of Python's never.
+    return f"{delay.days * 86400 + delay.seconds}.{delay.microseconds:06d} seconds"
+
+
+def given(values: list[str | None]) -> str | None:
+    """The column, unless there is nothing in it."""
+    return None if values.count(None) == len(values) else arrays.texts(values)
+
+
+def texts(values: Sequence[str] | None) -> str | None:
+    return None if values is None else arrays.texts(values)

@@ -61,18 +61,35 @@ def set_(
 ) -> None:
     """Say how a task is retried from now on. This wins over the policy that its code declares.
 
-    Jobs that were enqueued, or whose task is declared, with max_attempts of their own keep those.
+    A max_attempts that a call gives, or @hf.task(max_attempts=...), which goes along with every call of the
+    task, wins over it. Jobs that wait already keep what they have; delays hold for them too.
 
     \b
       holdfast policy set mail.send --max-attempts 5 --base 30s
     """
     wanted = RetryPolicy(max_attempts=max_attempts, base=base, factor=factor, cap=cap, jitter=jitter)
     with settings.connect() as hf:
+        declared = _declared_attempts(hf.retry_policies(), task)
         hf.set_retry_policy(task, wanted)
     if settings.as_json:
-        show_json({"task": task, "outcome": "set"})
+        show_json({"task": task, "outcome": "set", "declared_max_attempts": declared})
+        return
+    click.echo(f"The policy of {task} is set.")
+    if declared is None:
+        click.echo("A max_attempts that a call or @hf.task(max_attempts=...) gives wins over it.")
     else:
-        click.echo(f"The policy of {task} is set.")
+        click.echo(f"Its code says @hf.task(max_attempts={declared}): that wins over {max_attempts}.")
+
+
+def _declared_attempts(policies: list[PolicyRow], task: str) -> int | None:
+    """The max_attempts of the task's own declaration, where a worker has told it.
+
+    Beside a RetryPolicy it cannot be told from that of the policy, and where an operator has set something
+    before, it is not kept.
+    """
+    return next(
+        (row.max_attempts for row in policies if row.task == task and row.declared and row.base is None), None
+    )
 
 
 @policy.command()

@@ -1,12 +1,10 @@
 """The fixtures, for pytest to find: a server, a database for each test, and what can be done with it."""
 
 import os
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +19,7 @@ from holdfast.testing.clocks import Clock
 from holdfast.testing.crashing import Crashes
 from holdfast.testing.draining import adrain_queue, drain_queue
 from holdfast.testing.expecting import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
+from holdfast.testing.homes import temporary_home
 from holdfast.testing.inlining import inline
 
 SETTINGS = {
@@ -39,10 +38,8 @@ def holdfast_server() -> Iterator[str]:
     if given:
         yield given
         return
-    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
-        Path(home).chmod(0o755)
-        with embedded.start(Path(home), settings=SETTINGS) as server:
-            yield server.dsn
+    with temporary_home() as home, embedded.start(home, settings=SETTINGS) as server:
+        yield server.dsn
 
 
 @pytest.fixture(scope="session")

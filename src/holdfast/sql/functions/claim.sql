@@ -74,11 +74,12 @@ begin
       claimed_at = now_at,
       changed_at = now_at
     from (
-      select j.place, l.queue, l.priority, j.bytes, sum(j.bytes) over (order by j.seq rows unbounded preceding) as total
+      -- In the order of the lane, as they come: to ask for it would sort them.
+      select j.place, l.queue, l.priority, j.bytes, sum(j.bytes) over (rows unbounded preceding) as total
       from holdfast.attending(consumer, now_at)
       cross join lanes l
       cross join lateral (
-        select j.ctid as place, j.seq, pg_column_size(j.payload) as bytes
+        select j.ctid as place, pg_column_size(j.payload) as bytes
         from holdfast.job j
         where j.lane_id = l.id
           and j.state = 'pending'

@@ -72,7 +72,7 @@ begin
         j.lane_id, case when r.job_id is null then 'claimed' else 'running' end as state, count(*) as jobs,
         min(j.created_at) as oldest_at, min(j.claimed_at) as since
       from holdfast.job j
-      left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
+      left join lateral (select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
       where j.state = 'claimed'
       group by 1, 2
       offset 0
@@ -165,6 +165,8 @@ declare
   pages constant double precision := 1000;
   source constant text := case ended when 'dead' then 'dead_letter' else 'finished' end;
   state constant text := case ended when 'dead' then quote_literal('dead') else 'e.state' end;
+  everything constant boolean := holdfast.unrestricted();
+  mine constant text[] := case when not everything then holdfast.queues_in_reach() end;
   many boolean;
   size bigint;
   percent double precision;
@@ -182,7 +184,7 @@ begin
     'select e.queue, e.task, %s, round(count(*) * $2)::bigint, $3, min(e.created_at) from holdfast.%I e %s '
     'where ($1 is null or e.queue = $1) and ($4 or e.queue = any($5)) group by 1, 2, 3',
     state, source, case when many then format('tablesample system (%s) repeatable (1)', percent) end)
-  using of_queue, case when many then 100 / percent else 1 end, many, holdfast.unrestricted(), holdfast.queues_in_reach();
+  using of_queue, case when many then 100 / percent else 1 end, many, everything, mine;
 end
 $$;
 comment on function holdfast.count_ended(text, text) is

@@ -20,7 +20,7 @@ as $$
   select holdfast.job_as_seen(j::holdfast.every_job)
   from (
     select j.*
-    from holdfast.every_job j
+    from holdfast.ended_job j
     where j.state = 'dead'
       and ((select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]))
       and (list_dead.queue is null or j.queue = list_dead.queue)

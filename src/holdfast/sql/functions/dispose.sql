@@ -64,7 +64,9 @@ end
 $$;
 comment on function holdfast.archive_partition(text, text, timestamptz) is 'Move a partition to the schema holdfast_archive, under its name.';
 
--- The schema, and for what lay in a default partition a table.
+-- The schema, and for what lay in a default partition a table. That one is made once and
+-- stays, so it gets the columns that ours have and it lacks: those that a later release has
+-- added, and those that were dropped there by hand.
 create or replace function holdfast.make_archive(parent text)
 returns void
 language plpgsql volatile
@@ -72,18 +74,36 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   name constant text := parent || '_default';
+  lacking record;
 begin
   if to_regnamespace('holdfast_archive') is null then
     create schema holdfast_archive;
     comment on schema holdfast_archive is 'Days past the retention of Holdfast; it does not look at them again.';
   end if;
-  if parent is not null and to_regclass(format('holdfast_archive.%I', name)) is null then
+  if parent is null then
+    return;
+  end if;
+  if to_regclass(format('holdfast_archive.%I', name)) is null then
     execute format('create table holdfast_archive.%I (like holdfast.%I)', name, parent);
     execute format('comment on table holdfast_archive.%I is %L', name, 'Rows of days that had no partition of their own, archived by Holdfast.');
   end if;
+  for lacking in
+    select a.attname, format_type(a.atttypid, a.atttypmod) as type, a.attcollation::regcollation as collation, a.attcollation > 0 as collates
+    from pg_attribute a
+    where a.attrelid = format('holdfast.%I', parent)::regclass
+      and a.attnum > 0
+      and not a.attisdropped
+      and not exists (
+        select from pg_attribute o
+        where o.attrelid = format('holdfast_archive.%I', name)::regclass and o.attname = a.attname and not o.attisdropped)
+    order by a.attnum
+  loop
+    execute format('alter table holdfast_archive.%I add column %I %s %s', name, lacking.attname, lacking.type,
+      case when lacking.collates then 'collate ' || lacking.collation end);
+  end loop;
 end
 $$;
-comment on function holdfast.make_archive(text) is 'Make the schema holdfast_archive if it is not there.';
+comment on function holdfast.make_archive(text) is 'Make the schema holdfast_archive if it is not there, and in it a table with every column of this one.';
 
 -- What waits for somebody to export it: whole days, and of a default partition what
 -- has come since the last export. Not while a transaction is open that has written

@@ -81,9 +81,10 @@ begin
     maybe := maybe || coalesce(found.came_back, '{}');
     lowest := least(lowest, found.ids[1]);
     highest := greatest(highest, found.ids[cardinality(found.ids)]);
-    if found.ids = ids then
+    if found.ids = ids then -- so they are sorted, and none is there twice
       places := found.places;
     elsif locked then
+      perform holdfast.refuse_doubles(ids);
       places := array(
         select (select j.ctid from holdfast.job j where j.id = i.id)
         from unnest(ids) with ordinality i (id, n)
@@ -163,7 +164,7 @@ begin
     maybe := maybe || array(select x.job_id from holdfast.running x where x.job_id = any(ids));
     delete from holdfast.running x
     where x.job_id = any(ids)
-      and not exists (select from holdfast.job j where j.id = x.job_id);
+      and not exists (select from holdfast.job j where j.id = x.job_id offset 0);
   end if;
   if maybe <> '{}' or 'cancelled' = any(outcomes) then
     perform holdfast.log_ends(ids, leases, outcomes, maybe, begun_at);
@@ -210,7 +211,7 @@ as $$
       r.id = any(maybe)
       -- Not from an older snapshot: another event that came in meanwhile would break its transaction.
       and current_setting('transaction_isolation') = 'read committed'
-      and exists (select from holdfast.event_count c where c.job_id = r.id)
+      and exists (select from holdfast.event_count c where c.job_id = r.id offset 0)
     )
 $$;
 comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is 'Write the events of jobs that were just completed or cancelled.';
@@ -226,9 +227,6 @@ begin
   if cardinality(ids) is distinct from cardinality(leases) or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
     perform holdfast.refuse_value('leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
   end if;
-  if cardinality(ids) > 1 and (select count(distinct i) from unnest(ids) i) < cardinality(ids) then
-    perform holdfast.refuse_value('ids', cardinality(ids)::text, 'a job may be reported only once in a call');
-  end if;
   if not coalesce(array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
     select o into odd from unnest(outcomes) o
     where o <> all('{completed,cancelled,failed,snoozed,released,interrupted}') limit 1;
@@ -238,6 +236,19 @@ begin
 end
 $$;
 comment on function holdfast.check_reports(uuid[], uuid[], text[]) is 'Refuse reports that cannot be read.';
+
+create or replace function holdfast.refuse_doubles(ids uuid[])
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if cardinality(ids) > 1 and (select count(distinct i) < count(i) from unnest(ids) i) then
+    perform holdfast.refuse_value('ids', cardinality(ids)::text, 'a job may be reported only once in a call');
+  end if;
+end
+$$;
+comment on function holdfast.refuse_doubles(uuid[]) is 'Refuse reports that name a job twice.';
 
 -- The part of finish() for jobs that do not end well: each goes to where its
 -- outcome, its attempts and a wish to cancel send it.
@@ -296,7 +307,7 @@ begin
     r (id, lease, outcome, error, traceback, retry, delay, duration)
   cross join lateral (select * from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0) j
   join holdfast.lane l on l.id = j.lane_id
-  left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
+  left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
   where r.outcome in ('failed', 'snoozed', 'released', 'interrupted');
   if job_ids is null then
     return 0;
@@ -367,7 +378,7 @@ as $$
   from unnest(ids, verbs, errors, waits) r (id, verb, error, wait)
   cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.job j where j.id = r.id offset 0) j
   join holdfast.lane l on l.id = j.lane_id
-  left join holdfast.running x on x.job_id = r.id
+  left join lateral (select x.* from holdfast.running x where x.job_id = r.id offset 0) x on true
   where r.verb in ('failed', 'snoozed', 'interrupted')
 $$;
 comment on function holdfast.log_given_back(uuid[], text[], text[], interval[], timestamptz) is
@@ -443,7 +454,7 @@ begin
         'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(ids, errors) with ordinality e (id, error, n)
       left join lateral (select j.last_error from holdfast.job j where j.id = e.id offset 0) j on true
-      left join holdfast.running x on x.job_id = e.id
+      left join lateral (select x.* from holdfast.running x where x.job_id = e.id offset 0) x on true
       order by e.n),
     now_at);
   door := holdfast.door(true);
@@ -466,7 +477,7 @@ begin
   from gone g
   join holdfast.lane l on l.id = g.lane_id
   left join unnest(ids, errors) e (id, error) on e.id = g.id
-  left join holdfast.running x on x.job_id = g.id
+  left join lateral (select x.* from holdfast.running x where x.job_id = g.id offset 0) x on true
   on conflict (id) do update set
     (queue, priority, task, payload, headers, attempt, max_attempts, worker_id, lease, last_error,
       run_at, created_at, claimed_at, started_at, died_at, duration)
@@ -518,7 +529,7 @@ begin
     coalesce(g.lease, g.last_lease), g.last_error, g.run_at, g.created_at, g.claimed_at, x.started_at, now_at, now_at - x.started_at
   from gone g
   join holdfast.lane l on l.id = g.lane_id
-  left join holdfast.running x on x.job_id = g.id;
+  left join lateral (select x.* from holdfast.running x where x.job_id = g.id offset 0) x on true;
   get diagnostics cancelled = row_count;
   door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);

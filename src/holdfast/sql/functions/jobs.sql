@@ -1,4 +1,50 @@
 -- holdfast: after mask
+-- Finished and dead jobs with one set of columns.
+create or replace view holdfast.ended_job as
+select
+  f.id,
+  f.queue,
+  f.task,
+  f.payload,
+  f.priority::integer as priority,
+  f.state,
+  f.attempt,
+  f.max_attempts,
+  coalesce(f.run_at, f.created_at) as run_at,
+  f.created_at,
+  f.claimed_at,
+  f.started_at,
+  f.finished_at,
+  f.finished_at as changed_at,
+  f.duration,
+  f.worker_id as worker,
+  w.name as worker_name,
+  null::uuid as lease,
+  case when f.state = 'completed' then 100 end as progress,
+  null::text as stage,
+  null::text as message,
+  f.result,
+  f.last_error,
+  null::timestamptz as cancel_requested_at,
+  f.headers,
+  null::text as step,
+  null::interval as time_left,
+  coalesce(c.events, 0) as events
+from holdfast.finished f
+left join holdfast.worker w on w.id = f.worker_id
+left join holdfast.event_count c on c.job_id = f.id
+union all
+select
+  d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
+  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at, d.duration,
+  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
+  null, null, coalesce(c.events, 0)
+from holdfast.dead_letter d
+left join holdfast.worker w on w.id = d.worker_id
+left join holdfast.event_count c on c.job_id = d.id;
+
+comment on view holdfast.ended_job is 'Every job that has ended with all there is to it, for the owner.';
+
 -- All jobs, live, finished and dead, with one set of columns. For our functions: it
 -- shows everything. What people query is holdfast.jobs, below.
 --
@@ -66,27 +112,44 @@ left join holdfast.worker w on w.id = j.worker_id
 left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'claimed'
 union all
-select
-  f.id, f.queue, f.task, f.payload, f.priority::integer, f.state, f.attempt, f.max_attempts,
-  coalesce(f.run_at, f.created_at), f.created_at, f.claimed_at, f.started_at, f.finished_at, f.finished_at, f.duration,
-  f.worker_id, w.name, null, case when f.state = 'completed' then 100 end, null, null, f.result, f.last_error, null, f.headers,
-  null, null, coalesce(c.events, 0)
-from holdfast.finished f
-left join holdfast.worker w on w.id = f.worker_id
-left join holdfast.event_count c on c.job_id = f.id
-union all
-select
-  d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
-  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at, d.duration,
-  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
-  null, null, coalesce(c.events, 0)
-from holdfast.dead_letter d
-left join holdfast.worker w on w.id = d.worker_id
-left join holdfast.event_count c on c.job_id = d.id;
+select e.* from holdfast.ended_job e;
 
 comment on view holdfast.every_job is 'Every job with all there is to it, for the owner.';
 
--- The same as whoever asks may see it: the jobs of their queues, and of payloads what
+-- Live jobs by their ids, as every_job has them. To ask that view would be to leave the
+-- choice to the planner, which reads all that is pending where it takes the table for
+-- empty, as it does if that was so when it was last vacuumed; and so for what hangs on them.
+create or replace function holdfast.live_jobs(ids uuid[])
+returns setof holdfast.every_job
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set plan_cache_mode = force_generic_plan
+set jit = off
+as $$
+begin
+  return query
+    select
+      j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state else 'running' end,
+      j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null::timestamptz,
+      greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease, r.progress::integer,
+      r.stage, r.message, null::jsonb, j.last_error, j.cancel_requested_at, j.headers, r.step,
+      case when r.progress between 1 and 100 then
+        greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
+      end,
+      coalesce(c.events, 0)
+    from unnest(ids) i
+    cross join lateral (select j.* from holdfast.job j where j.id = i offset 0) j
+    join holdfast.lane l on l.id = j.lane_id
+    -- Only a job that is held has a lease and a worker.
+    left join lateral (select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+    left join holdfast.worker w on w.id = j.worker_id
+    left join lateral (select c.events from holdfast.event_count c where c.job_id = j.id offset 0) c on true;
+end
+$$;
+comment on function holdfast.live_jobs(uuid[]) is 'Those of these jobs that are live, with all there is to them.';
+
+-- Every job as whoever asks may see it: the jobs of their queues, and of payloads what
 -- is shown to them. A barrier, or a condition of theirs could see rows before ours
 -- has left them out.
 -- The collation is that of the columns before they were masked: a view cannot change it.
@@ -174,11 +237,16 @@ create or replace function holdfast.job(id uuid)
 returns setof holdfast.jobs
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
 as $$
-  select holdfast.job_as_seen(j)
-  from holdfast.every_job j
-  where j.id = job.id
-    and ((select holdfast.unrestricted()) or holdfast.in_reach(j.queue))
+  select holdfast.job_as_seen(j::holdfast.every_job)
+  from (
+    select l.* from holdfast.live_jobs(array[job.id]) l
+    union all
+    select e.* from holdfast.ended_job e where e.id = job.id
+  ) j
+  where (select holdfast.unrestricted()) or holdfast.in_reach(j.queue)
   order by j.created_at desc
   limit 1
 $$;

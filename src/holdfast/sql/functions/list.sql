@@ -74,7 +74,7 @@ begin
       from (
         select j.id, j.lane_id, greatest(j.changed_at, r.changed_at) as changed_at, r.job_id is not null as runs
         from holdfast.job j
-        left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
+        left join lateral (select r.job_id, r.changed_at from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
         where j.state = 'claimed'
         offset 0
       ) h
@@ -100,16 +100,12 @@ begin
   return query
     select s.*
     from (
-      select j.* from holdfast.every_job j where j.state = 'pending' and j.id = any(waiting)
+      select j.* from holdfast.live_jobs(waiting || later || held) j
       union all
-      select j.* from holdfast.every_job j where j.state = 'scheduled' and j.id = any(later)
-      union all
-      select j.* from holdfast.every_job j where j.state in ('claimed', 'running') and j.id = any(held)
-      union all
-      select j.* from holdfast.every_job j where j.state = 'dead' and j.id = any(dead)
+      select j.* from holdfast.ended_job j where j.state = 'dead' and j.id = any(dead)
       union all
       select j.*
-      from holdfast.every_job j
+      from holdfast.ended_job j
       where j.state in ('completed', 'cancelled')
         and (list_jobs.state is null or j.state = list_jobs.state)
         and j.id = any(ended)

@@ -240,8 +240,12 @@ declare
   known text;
 begin
   perform holdfast.check_job(run_now.id);
-  perform from holdfast.job j where j.id = run_now.id and j.state = 'scheduled' for update;
-  if found then
+  -- By the id alone: with the state in the condition, the index of all that is scheduled would do as well.
+  select j.state into known from holdfast.job j where j.id = run_now.id;
+  if known = 'scheduled' then
+    select j.state into known from holdfast.job j where j.id = run_now.id for update;
+  end if;
+  if known = 'scheduled' then
     perform holdfast.hurry(run_now.id, now_at);
     perform holdfast.note('run now', run_now.id::text);
   end if;

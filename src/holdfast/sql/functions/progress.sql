@@ -27,6 +27,7 @@ declare
   held uuid[];
 begin
   perform holdfast.check_reports(ids, leases, null);
+  perform holdfast.refuse_doubles(ids);
   -- A share lock, so that no finish or recovery slips in between.
   select array_agg(r.id) into held
   from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
@@ -68,7 +69,7 @@ set jit = off
 as $$
   select r.id
   from unnest(not_held.ids, not_held.leases) r (id, lease)
-  where not exists (select from holdfast.job j where j.id = r.id and j.lease = r.lease)
+  where not exists (select from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0)
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 

@@ -169,7 +169,7 @@ begin
     select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started, coalesce(x.once, false) as once
     from holdfast.job j
     join holdfast.lane l on l.id = j.lane_id
-    left join holdfast.running x on x.job_id = j.id and x.lease = j.lease
+    left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
     where j.id = any(ids)
   ),
   judged as (
@@ -238,7 +238,7 @@ begin
         'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(waiting) with ordinality i (id, n)
       left join lateral (select j.worker_id from holdfast.job j where j.id = i.id offset 0) j on true
-      left join holdfast.running x on x.job_id = i.id
+      left join lateral (select x.* from holdfast.running x where x.job_id = i.id offset 0) x on true
       order by i.n),
     now_at);
   -- Whose attempt is refunded although it had started may have kept something.

@@ -236,6 +236,7 @@ declare
     select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r order by r.queue);
   others constant timestamptz := pasts[array_position(queues, '*')];
   archives boolean := false;
+  columns text;
   ids uuid[];
 begin
   if is_default and disposal = 'archive' then
@@ -244,6 +245,12 @@ begin
     using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, past;
     if archives then
       perform holdfast.make_archive(parent);
+      -- By their names: those of the archive may stand in another order.
+      select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns
+      from pg_attribute a
+      where a.attrelid = format('holdfast.%I', partition)::regclass
+        and a.attnum > 0
+        and not a.attisdropped;
     end if;
   end if;
   execute format(
@@ -263,7 +270,8 @@ begin
       'and not exists (select from holdfast.job j where j.id = o.job_id offset 0)
        and not exists (select from holdfast.dead_letter d where d.id = o.job_id offset 0)' end,
     case when archives then format(
-      ', kept as (insert into holdfast_archive.%I select g.* from gone g where g.%I < $6)', partition, time_column) end,
+      ', kept as (insert into holdfast_archive.%1$I (%2$s) select %2$s from gone g where g.%3$I < $6)',
+      partition, columns, time_column) end,
     case parent when 'finished' then 'id' else 'job_id' end)
   into ids
   using queues, pasts, format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, others, past;

@@ -6,6 +6,8 @@ create or replace function holdfast.statistics(by text default 'queue', queue te
 returns setof holdfast.statistic
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
+set enable_mergejoin = off
+set work_mem = '32MB'
 set jit = off
 as $$
 #variable_conflict use_column
@@ -15,6 +17,10 @@ declare
   first_hour timestamptz := date_trunc('hour', now_at, 'UTC') - interval '23 hours';
   by_task boolean := statistics.by = 'task';
   unrestricted constant boolean := holdfast.unrestricted();
+  -- Asked once for each queue, not for each of its minutes.
+  mine constant text[] := case when not unrestricted then array(
+    select q.queue from (select distinct s.queue from holdfast.stat s offset 0) q where holdfast.in_reach(q.queue)
+  ) end;
 begin
   if statistics.by is null or statistics.by not in ('queue', 'task') then
     perform holdfast.refuse_value('by', statistics.by, 'must be queue or task');
@@ -36,30 +42,40 @@ begin
       from holdfast.count_ended('dead', statistics.queue) c
       group by 1, 2
     ),
-    past as materialized (
-      select s.span, s.at, s.queue, case when by_task then s.task else '' end as task, s.completed, s.failed, s.dead, s.cancelled,
-        s.wait_seconds, s.run_seconds, s.waits, s.runs
+    -- Bucket by bucket in one pass: to unnest the histograms would make 52 rows of each. A thousand tasks that had
+    -- something to do in every minute took 4.5 s that way, and take 0.8.
+    sums as materialized (
+      select
+        s.span, s.queue, case when by_task then s.task else '' end as task,
+        sum(s.completed)::bigint as completed, sum(s.failed)::bigint as failed, sum(s.dead)::bigint as dead,
+        sum(s.cancelled)::bigint as cancelled, sum(s.wait_seconds) as wait_seconds, sum(s.run_seconds) as run_seconds,
+        sum(s.completed + s.failed) as attempts,
+        array[
+          sum(s.waits[1]), sum(s.waits[2]), sum(s.waits[3]), sum(s.waits[4]), sum(s.waits[5]), sum(s.waits[6]),
+          sum(s.waits[7]), sum(s.waits[8]), sum(s.waits[9]), sum(s.waits[10]), sum(s.waits[11]), sum(s.waits[12]),
+          sum(s.waits[13]), sum(s.waits[14]), sum(s.waits[15]), sum(s.waits[16]), sum(s.waits[17]), sum(s.waits[18]),
+          sum(s.waits[19]), sum(s.waits[20]), sum(s.waits[21]), sum(s.waits[22]), sum(s.waits[23]), sum(s.waits[24]),
+          sum(s.waits[25]), sum(s.waits[26]), sum(s.waits[27]), sum(s.waits[28]), sum(s.waits[29]), sum(s.waits[30]),
+          sum(s.waits[31]), sum(s.waits[32]), sum(s.waits[33]), sum(s.waits[34]), sum(s.waits[35]), sum(s.waits[36]),
+          sum(s.waits[37]), sum(s.waits[38]), sum(s.waits[39]), sum(s.waits[40]), sum(s.waits[41]), sum(s.waits[42]),
+          sum(s.waits[43]), sum(s.waits[44]), sum(s.waits[45]), sum(s.waits[46]), sum(s.waits[47]), sum(s.waits[48]),
+          sum(s.waits[49]), sum(s.waits[50]), sum(s.waits[51]), sum(s.waits[52])
+        ] as waits,
+        array[
+          sum(s.runs[1]), sum(s.runs[2]), sum(s.runs[3]), sum(s.runs[4]), sum(s.runs[5]), sum(s.runs[6]), sum(s.runs[7]),
+          sum(s.runs[8]), sum(s.runs[9]), sum(s.runs[10]), sum(s.runs[11]), sum(s.runs[12]), sum(s.runs[13]),
+          sum(s.runs[14]), sum(s.runs[15]), sum(s.runs[16]), sum(s.runs[17]), sum(s.runs[18]), sum(s.runs[19]),
+          sum(s.runs[20]), sum(s.runs[21]), sum(s.runs[22]), sum(s.runs[23]), sum(s.runs[24]), sum(s.runs[25]),
+          sum(s.runs[26]), sum(s.runs[27]), sum(s.runs[28]), sum(s.runs[29]), sum(s.runs[30]), sum(s.runs[31]),
+          sum(s.runs[32]), sum(s.runs[33]), sum(s.runs[34]), sum(s.runs[35]), sum(s.runs[36]), sum(s.runs[37]),
+          sum(s.runs[38]), sum(s.runs[39]), sum(s.runs[40]), sum(s.runs[41]), sum(s.runs[42]), sum(s.runs[43]),
+          sum(s.runs[44]), sum(s.runs[45]), sum(s.runs[46]), sum(s.runs[47]), sum(s.runs[48]), sum(s.runs[49]),
+          sum(s.runs[50]), sum(s.runs[51]), sum(s.runs[52])
+        ] as runs
       from holdfast.stat s
       where (s.span = 'minute' and s.at between first_minute and now_at or s.span = 'hour' and s.at between first_hour and now_at)
         and (statistics.queue is null or s.queue = statistics.queue)
-        and (unrestricted or holdfast.in_reach(s.queue))
-    ),
-    sums as materialized (
-      select
-        r.span, r.queue, r.task, sum(r.completed)::bigint as completed, sum(r.failed)::bigint as failed, sum(r.dead)::bigint as dead,
-        sum(r.cancelled)::bigint as cancelled, sum(r.wait_seconds) as wait_seconds, sum(r.run_seconds) as run_seconds,
-        sum(r.completed + r.failed) as attempts
-      from past r
-      group by 1, 2, 3
-    ),
-    counts as materialized (
-      select b.span, b.queue, b.task, array_agg(b.waits order by b.n) as waits, array_agg(b.runs order by b.n) as runs
-      from (
-        select r.span, r.queue, r.task, u.n, sum(u.waits)::bigint as waits, sum(u.runs)::bigint as runs
-        from past r
-        cross join lateral unnest(r.waits, r.runs) with ordinality u (waits, runs, n)
-        group by 1, 2, 3, 4
-      ) b
+        and (unrestricted or s.queue = any(mine))
       group by 1, 2, 3
     ),
     done as materialized (
@@ -67,20 +83,25 @@ begin
         s.span, s.queue, s.task, s.completed, s.failed, s.dead, s.cancelled,
         s.completed / extract(epoch from now_at - case s.span when 'hour' then first_hour else first_minute end)::double precision as per_second,
         case when s.attempts > 0 then s.failed / s.attempts::double precision end as failures,
-        make_interval(secs => s.wait_seconds / nullif((select sum(n) from unnest(c.waits) n), 0)::double precision) as wait_avg,
-        make_interval(secs => s.run_seconds / nullif((select sum(n) from unnest(c.runs) n), 0)::double precision) as run_avg,
-        holdfast.percentiles(c.waits, '{0.5,0.95,0.99}') as waits,
-        holdfast.percentiles(c.runs, '{0.5,0.95,0.99}') as runs
+        make_interval(secs => s.wait_seconds / nullif((select sum(n) from unnest(s.waits) n), 0)::double precision) as wait_avg,
+        make_interval(secs => s.run_seconds / nullif((select sum(n) from unnest(s.runs) n), 0)::double precision) as run_avg,
+        holdfast.percentiles(s.waits, '{0.5,0.95,0.99}') as waits,
+        holdfast.percentiles(s.runs, '{0.5,0.95,0.99}') as runs
       from sums s
-      join counts c on c.span = s.span and c.queue = s.queue and c.task = s.task
     ),
     minutes as materialized (
       select n.queue, n.task, array_agg(coalesce(r.completed, 0)::bigint order by m.at) as completed
-      from (select distinct r.queue, r.task from past r) n
+      from sums n
       cross join generate_series(first_minute, first_minute + interval '59 minutes', interval '1 minute') m (at)
       left join (
-        select r.at, r.queue, r.task, sum(r.completed) as completed from past r where r.span = 'minute' group by 1, 2, 3
+        select s.at, s.queue, case when by_task then s.task else '' end as task, sum(s.completed) as completed
+        from holdfast.stat s
+        where s.span = 'minute'
+          and s.at between first_minute and now_at
+          and (statistics.queue is null or s.queue = statistics.queue)
+        group by 1, 2, 3
       ) r on r.at = m.at and r.queue = n.queue and r.task = n.task
+      where n.span = 'minute'
       group by 1, 2
     ),
     names as (
@@ -88,7 +109,7 @@ begin
       union
       select d.queue, d.task from dead d
       union
-      select r.queue, r.task from past r
+      select s.queue, s.task from sums s
       union
       select q.name, '' from holdfast.queue q where not by_task and q.name <> '*'
         and (statistics.queue is null or q.name = statistics.queue)
