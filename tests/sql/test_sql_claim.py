@@ -118,6 +118,20 @@ def test_attempts_are_counted_at_the_claim(sql):
     assert sql.claim() == []
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_no_job_is_claimed_before_it_was_created_or_due(sql, other, background, lanes):
+    worker = sql.value("register")
+    delayed = sql.enqueue("delayed", delay="1 hour")
+    with sql.transaction():
+        sql("lock table holdfast.lane")
+        claimed = background(lambda: other.claim(10, worker=worker))  # it looks at the clock, and waits
+        sql.until(lambda: sql.is_waiting(other))
+        ids = [sql.enqueue("delayed"), *(sql.enqueue(f"task.{number}") for number in range(1, lanes))]
+        sql.value("run_now", id=delayed)
+    assert {job.id for job in claimed()} == {delayed, *ids}
+    assert all(job.claimed_at >= max(job.created_at, job.run_at) for job in map(sql.job, [delayed, *ids]))
+
+
 @pytest.mark.parametrize("waits", ["scheduled", "pending"])
 def test_a_job_whose_maximum_was_lowered_below_its_attempts_is_never_claimed(sql, waits):
     job_id, behind = sql.enqueue(max_attempts=5), sql.enqueue()

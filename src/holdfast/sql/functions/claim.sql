@@ -71,7 +71,7 @@ begin
       worker_id = consumer,
       lease = new_lease,
       attempt = j.attempt + 1,
-      claimed_at = now_at,
+      claimed_at = greatest(now_at, j.run_at, j.created_at), -- it may have come, or fallen due, since we looked at the clock
       changed_at = now_at
     from (
       -- In the order of the lane, as they come: to ask for it would sort them.
@@ -208,7 +208,7 @@ begin
             worker_id = consumer,
             lease = new_lease,
             attempt = j.attempt + 1,
-            claimed_at = now_at,
+            claimed_at = greatest(now_at, j.run_at, j.created_at),
             changed_at = now_at
           from unnest(picked.places[:picked.amount], picked.at[:picked.amount]) p (place, n)
           where j.ctid = p.place
