@@ -1,6 +1,7 @@
 """A role that is kept to some queues sees and uses these alone, whatever it tries."""
 
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import psycopg
@@ -227,7 +228,8 @@ def test_what_counts_for_all_is_not_told_or_changed_for_one(sql, as_, refused):
         acme.value("declare_schedule", name="s", task="t", cron="0 9 * * *", queue="acme.mail")
 
 
-def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, as_):
+def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, as_, clock):
+    clock.set(datetime(2030, 5, 1, 12, 30, tzinfo=UTC))  # the minute has just begun
     sql(
         "insert into holdfast.stat (span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, "
         "run_seconds, waits, runs) select 'minute', date_trunc('minute', holdfast.clock(), 'UTC') "
