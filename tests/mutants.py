@@ -637,6 +637,34 @@ MUTANTS = [
         "",
         "sql/test_sql_tenants.py",
     ),
+    Mutant(
+        "enqueue: believes a lane that has not seen the latest policies",
+        "enqueue.sql",
+        "      and (attempts is not null or l.policies_seen = (select w.changes from holdfast.policy_watch w))\n",
+        "",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "set_retry_policy: changes in any order",
+        "policy.sql",
+        "  -- One change at a time, as in configure: all of them count in one row.\n  perform from holdfast.queue q where q.name = '*' for update;\n",
+        "",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "settle_lanes: waits for a lane that is being written",
+        "policy.sql",
+        "    for update skip locked));",
+        "    for update));",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "claim: by a time before the job's own",
+        "claim.sql",
+        "      claimed_at = greatest(now_at, j.run_at, j.created_at), -- it may",
+        "      claimed_at = now_at, -- it may",
+        "sql/test_sql_claim.py",
+    ),
 ]
 
 

@@ -82,7 +82,7 @@ begin
     end);
   end loop;
 
-  -- One change at a time: what belongs together is checked against what the others say.
+  -- One change at a time, as in set_retry_policy: what belongs together is checked against what the others say.
   perform from holdfast.queue q where q.name = '*' for update;
   insert into holdfast.queue as q (name) values (configure.queue) on conflict (name) do nothing;
   select q.* into known from holdfast.queue q where q.name = configure.queue for update;

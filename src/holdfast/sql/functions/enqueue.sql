@@ -22,6 +22,7 @@ declare
   now_at timestamptz := holdfast.clock();
   due_at timestamptz;
   job_id uuid := coalesce(enqueue.id, holdfast.new_id());
+  attempts integer := enqueue.max_attempts;
   asleep boolean;
   guarded boolean;
   door text;
@@ -50,37 +51,28 @@ begin
   -- that whoever falls asleep meanwhile sees either the lock or the notification.
   door := holdfast.door(true);
   loop
-    with place as materialized (
-      select
-        l.id,
-        -- As holdfast.max_attempts() says it, which costs twice as much from here.
-        coalesce(
-          enqueue.max_attempts,
-          (select p.max_attempts from holdfast.retry_policy p where p.task = l.task),
-          (select q.max_attempts from holdfast.queue q where q.name = l.queue),
-          (select q.max_attempts from holdfast.queue q where q.name = '*'),
-          3) as max_attempts,
-        -- Whether they sleep for this queue and task is asked only if anybody does:
-        -- here it would cost every enqueue ten microseconds.
-        exists (
-          select from holdfast.worker w where w.asleep and (w.above is null or w.above < enqueue.priority)
-        ) as asleep,
-        exists (select from holdfast.access) as guarded
-      from holdfast.lane l
-      where l.queue = enqueue.queue
-        and l.task = enqueue.task
-        and l.priority = enqueue.priority
-        and l.kind = 0
-      limit 1
-    ),
-    put as (
-      insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
-      select job_id, p.id, enqueue.task, enqueue.payload, enqueue.headers, p.max_attempts, due_at, now_at
-      from place p
-    )
-    select p.asleep, p.guarded into asleep, guarded from place p;
+    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+    select
+      job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts), due_at, now_at
+    from holdfast.lane l
+    where l.queue = enqueue.queue
+      and l.task = enqueue.task
+      and l.priority = enqueue.priority
+      and l.kind = 0
+      and (attempts is not null or l.policies_seen = (select w.changes from holdfast.policy_watch w))
+    limit 1
+    -- Whether they sleep for this queue and task is asked only if anybody does:
+    -- here it would cost every enqueue ten microseconds.
+    returning
+      exists (
+        select from holdfast.worker w where w.asleep and (w.above is null or w.above < enqueue.priority)
+      ),
+      exists (select from holdfast.access)
+    into asleep, guarded;
     exit when found;
-    perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task); -- it is the first of its lane
+    -- It is the first of its lane, or the lane has not seen the latest policies.
+    perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task);
+    attempts := coalesce(attempts, holdfast.max_attempts(enqueue.task, enqueue.queue));
   end loop;
   door := holdfast.door(false);
   if guarded then

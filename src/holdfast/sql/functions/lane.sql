@@ -26,8 +26,12 @@ begin
   perform holdfast.check_queue(lane.queue);
   perform holdfast.check_name('task', lane.task);
   perform holdfast.check_priority(lane.priority);
-  insert into holdfast.lane (queue, priority, task, kind)
-  values (lane.queue, lane.priority, lane.task, lane.kind)
+  -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
+  insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
+  values (
+    lane.queue, lane.priority, lane.task, lane.kind,
+    holdfast.max_attempts(lane.task, lane.queue), (select w.changes from holdfast.policy_watch w)
+  )
   returning id into found_id;
   return found_id;
 end

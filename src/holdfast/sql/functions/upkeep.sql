@@ -101,7 +101,7 @@ begin
   done := done + amount;
 
   -- One that fails stops no other, and undoes nothing of the above.
-  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,make_partitions,drop_partitions}'::text[] loop
+  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions}'::text[] loop
     begin
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
@@ -110,6 +110,7 @@ begin
         when 'forget_finished' then holdfast.forget_finished(now_at)
         when 'forget_stats' then holdfast.forget_stats(now_at)
         when 'check_heads' then holdfast.check_heads()
+        when 'settle_lanes' then holdfast.settle_lanes()
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;

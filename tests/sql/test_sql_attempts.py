@@ -1,0 +1,148 @@
+"""How often a job is tried is kept with its lane; what decides on it may change, and counts at once."""
+
+import pytest
+
+
+@pytest.fixture
+def attempts(sql):
+    """What the next job is given, by default and in bulk as well."""
+
+    def of_the_next(session=sql, task: str = "task", queue: str = "mail") -> int:
+        alone = session.live(session.enqueue(task, queue=queue)).max_attempts
+        (one,) = session.enqueue_many(1, task, queues=[queue])
+        assert session.live(one).max_attempts == alone
+        return alone
+
+    return of_the_next
+
+
+def configure(session, queue: str, attempts: int | None) -> None:
+    session("select holdfast.configure(%s, jsonb_build_object('max_attempts', %s::integer))", queue, attempts)
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_each_change_counts_at_once(sql, attempts, settled):
+    def next_is(expected: int) -> None:
+        assert attempts() == expected
+        if settled:
+            sql.value("upkeep")
+            assert attempts() == expected
+
+    next_is(3)
+    configure(sql, "*", 4)
+    next_is(4)
+    configure(sql, "mail", 5)
+    next_is(5)
+    sql.value("declare_retry_policy", task="task", max_attempts=6)
+    next_is(6)
+    sql.value("set_retry_policy", task="task", max_attempts=7)
+    next_is(7)
+    sql.value("reset_retry_policy", task="task")
+    next_is(5)
+    configure(sql, "mail", None)
+    next_is(4)
+    sql("insert into holdfast.retry_policy (task, max_attempts) values ('task', 8)")  # by hand too
+    next_is(8)
+    sql("update holdfast.queue set max_attempts = 9 where name = '*'; delete from holdfast.retry_policy")
+    next_is(9)
+
+
+def test_once_upkeep_has_come_by_no_policy_is_looked_at(sql):
+    read = (
+        "select sum(pg_stat_get_xact_tuples_returned(i) + pg_stat_get_xact_numscans(i)) "
+        "from unnest(array['holdfast.retry_policy'::regclass, 'holdfast.queue', "
+        "'holdfast.retry_policy_pkey', 'holdfast.queue_pkey']) i"
+    )
+
+    def looked_at() -> int:
+        with sql.transaction():
+            before = sql.one(read)
+            sql.enqueue()
+            return sql.one(read) - before
+
+    sql.enqueue()
+    assert looked_at() == 0
+    sql.value("set_retry_policy", task="other", max_attempts=7)
+    assert looked_at() > 0
+    sql.value("upkeep")
+    assert looked_at() == 0
+
+
+def test_a_policy_that_is_declared_again_as_it_is_waits_for_nobody(sql, other, attempts):
+    sql.value("declare_retry_policy", task="task", max_attempts=6)
+    with other.transaction():
+        other.value("set_retry_policy", task="other", max_attempts=7)
+        sql.value("declare_retry_policy", task="task", max_attempts=6)
+        assert attempts() == 6
+
+
+def test_what_does_not_touch_the_attempts_is_not_counted(sql):
+    counted = "select changes from holdfast.policy_watch"
+    sql.value("declare_retry_policy", task="task", max_attempts=6)
+    before = sql.one(counted)
+    sql.value("declare_retry_policy", task="task", max_attempts=6, base="1 second")
+    sql.value("pause", queue="mail")
+    sql("select holdfast.configure('mail', '{\"retention\": \"1 day\"}')")
+    assert sql.one(counted) == before
+
+
+def test_a_lane_that_is_made_while_a_policy_changes(sql, other, attempts):
+    with other.transaction():
+        other.enqueue(queue="mail")
+        sql.value("set_retry_policy", task="task", max_attempts=7)
+    assert attempts() == 7
+
+
+def test_a_policy_that_changes_while_a_lane_is_made(sql, other, attempts):
+    with other.transaction():
+        other.value("set_retry_policy", task="task", max_attempts=7)
+        assert attempts() == 3
+    assert attempts() == 7
+
+
+def test_a_lane_that_is_made_by_an_old_snapshot(sql, other, attempts):
+    with other.transaction("repeatable read"):
+        other("select from holdfast.lane")
+        sql.value("set_retry_policy", task="task", max_attempts=7)
+        assert other.live(other.enqueue(queue="mail")).max_attempts == 3
+    assert attempts() == 7
+
+
+def test_several_changes_in_one_transaction_each_count(sql, attempts):
+    with sql.transaction():
+        for expected in (5, 6, 7):
+            sql.value("set_retry_policy", task="task", max_attempts=expected)
+            assert attempts() == expected
+
+
+def test_two_transactions_that_change_several_policies_wait_but_do_not_deadlock(
+    sql, other, attempts, background
+):
+    with sql.transaction():
+        sql.value("set_retry_policy", task="one", max_attempts=5)
+        done = background(lambda: other.value("set_retry_policy", task="two", max_attempts=6))
+        sql.until(lambda: sql.is_waiting(other))
+        configure(sql, "mail", 4)
+        sql.value("set_retry_policy", task="two", max_attempts=7)
+    done()
+    assert [attempts(task=task) for task in ("one", "two", "three")] == [5, 6, 4]
+
+
+def test_a_change_that_is_rolled_back_never_was(sql, attempts):
+    attempts()
+    with sql.connection.transaction(force_rollback=True):
+        sql.value("set_retry_policy", task="task", max_attempts=7)
+        assert attempts() == 7
+        sql.value("settle_lanes")
+    assert attempts() == 3
+
+
+def test_upkeep_waits_for_no_lane(sql, other, attempts):
+    attempts()
+    sql.value("set_retry_policy", task="task", max_attempts=7)
+    with other.transaction():
+        other("update holdfast.lane set head = head")
+        assert sql.value("settle_lanes") == 0
+    assert attempts() == 7
+    assert sql.value("settle_lanes") == 1
+    assert attempts() == 7
