@@ -5,6 +5,8 @@ from the one who held the job then.
 """
 
 import asyncio
+import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -103,7 +105,17 @@ def note_refusals(name: str, fields: Mapping[str, Any]) -> None:
         note("refused", fields["job"])
 
 
+def tell_where_we_are(*_: object) -> None:
+    """Every thread and every task, for whoever asks why nothing goes on."""
+    with Path(f"{os.environ['TORTURE_NOTES']}.{os.getpid()}").open("w") as stacks:
+        faulthandler.dump_traceback(stacks)
+        with contextlib.suppress(RuntimeError):  # no loop runs yet
+            for task in asyncio.all_tasks():
+                task.print_stack(file=stacks)
+
+
 def main() -> None:
+    signal.signal(signal.SIGUSR1, tell_where_we_are)
     subscribe(note_refusals)
     options = json.loads(sys.argv[1])
     if shift := options.pop("shift", 0):

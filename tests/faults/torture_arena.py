@@ -81,6 +81,17 @@ class Arena:
         self.replace_the_dead()
         return self.chance.choice(self.workers)
 
+    def ask_the_workers(self) -> str:
+        """Where each of them is just now."""
+        for worker in self.workers:
+            worker.send_signal(signal.SIGUSR1)
+        time.sleep(2)
+        answers = {worker.pid: Path(f"{self.notes}.{worker.pid}") for worker in self.workers}
+        return "\n".join(
+            f"worker {pid}: {path.read_text() if path.exists() else 'does not answer'}"
+            for pid, path in answers.items()
+        )
+
     # The lines.
 
     def lose(self, answers: Callable[[str, bytes], bool], *, times: int = 1) -> None:

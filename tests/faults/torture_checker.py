@@ -88,6 +88,17 @@ VIOLATIONS = {
 }
 
 
+UNFINISHED = """
+    select j.task, j.state, j.attempt, l.kind, w.answer, w.explanation
+    from holdfast.job j join holdfast.lane l on l.id = j.lane_id cross join lateral holdfast.why(j.id) w limit 20"""
+REGISTERED = """
+    select pid, id, now() - heartbeat_at, asleep, lost_at, left_at from holdfast.worker
+    where lost_at is null and left_at is null order by started_at"""
+BACKENDS = """
+    select pid, application_name, state, wait_event, now() - state_change, left(query, 100) from pg_stat_activity
+    where datname = current_database() order by application_name"""
+
+
 class Verdict:
     """What a run has found."""
 
@@ -103,6 +114,7 @@ class Verdict:
         self.faults: Counter[str] = Counter()
         self.violations: dict[str, int] = {}
         self.settled = 0.0
+        self.clues = ""
 
     def __str__(self) -> str:
         faults = ", ".join(
@@ -119,6 +131,7 @@ class Verdict:
             lines.append(
                 f"  repeat it: python tests/faults/torture.py --seed {self.seed} --jobs {self.asked} --faults {self.asked_faults}"
             )
+            lines.append(self.clues)
         return "\n".join(lines)
 
 
@@ -135,7 +148,21 @@ def settle(place: Arena) -> float:
     return time.monotonic() - fault_at
 
 
+def clues(place: Arena) -> str:
+    """Why jobs have not ended, what the server does, and where the workers are."""
+    return "\n".join(
+        [
+            *(f"  job {row}" for row in place.ask(UNFINISHED)),
+            *(f"  worker {row}" for row in place.ask(REGISTERED)),
+            *(f"  backend {row}" for row in place.ask(BACKENDS)),
+            place.ask_the_workers(),
+        ]
+    )
+
+
 def check(place: Arena, producer: Producer, verdict: Verdict) -> None:
+    if verdict.settled > SETTLED_WITHIN:
+        verdict.clues = clues(place)
     known = {ticket for (ticket,) in place.ask("select headers ->> 'ticket' from holdfast.jobs")}
     verdict.jobs = len(producer.acknowledged)
     verdict.in_doubt = len(producer.in_doubt)
