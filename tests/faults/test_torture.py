@@ -1,8 +1,10 @@
 """One seed of the torture, with every kind of fault once; `make torture` runs more of it."""
 
+import pytest
 import torture
 
 
+@pytest.mark.timeout(300)  # a minute alone; what dead workers held is run one by one at the end
 def test_nothing_is_lost_and_nothing_runs_twice_unseen(capsys):
     verdict = torture.torture(seed=1, jobs=2000, faults=len(torture.FAULTS))
     with capsys.disabled():
