@@ -12,6 +12,8 @@ faults and jobs, not the moments at which they meet.
 import argparse
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -50,14 +52,16 @@ def main() -> int:
     )
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--abreast", type=int, default=1, help="how many seeds at a time")
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--faults", type=int, default=len(FAULTS))
     given = parser.parse_args()
     broken = 0
-    for seed in range(given.seed, given.seed + given.seeds):
-        verdict = torture(seed, given.jobs, given.faults)
-        print(verdict, flush=True)
-        broken += bool(verdict.violations)
+    seeds = range(given.seed, given.seed + given.seeds)
+    with ProcessPoolExecutor(given.abreast, max_tasks_per_child=1) as pool:
+        for verdict in pool.map(torture, seeds, repeat(given.jobs), repeat(given.faults)):
+            print(verdict, flush=True)
+            broken += bool(verdict.violations)
     print(f"{given.seeds} seeds, {broken} with violations")
     return bool(broken)
 

@@ -28,7 +28,9 @@ SETTINGS = {
     "log_line_prefix": "%m [%p] %e ",  # with the SQLSTATE
 }
 LEASE = 2.0
+LONGEST = LEASE * 1.5  # now and then so long that another runs a job before one who was cut off is back
 WORKERS = 3
+CONCURRENCY = 10
 
 
 class Arena:
@@ -59,7 +61,7 @@ class Arena:
 
     def hire(self, **options: Any) -> None:
         given = json.dumps(
-            {"concurrency": 10, "lease_time": LEASE, "poll_interval": 0.5, "grace": 1, **options}
+            {"concurrency": CONCURRENCY, "lease_time": LEASE, "poll_interval": 0.5, "grace": 1, **options}
         )
         environ = {**os.environ, "HOLDFAST_DSN": self.proxy.dsn, "TORTURE_NOTES": str(self.notes)}
         worker = subprocess.Popen(

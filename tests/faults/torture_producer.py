@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 from psycopg.conninfo import make_conninfo
-from torture_arena import LEASE, Arena
+from torture_arena import LONGEST, Arena
 
 from holdfast import Holdfast, HoldfastError
 from holdfast.client import Job
@@ -72,8 +72,7 @@ class Producer(threading.Thread):
 
     def _job(self) -> tuple[str, dict[str, Any]]:
         chance = self._chance
-        # Now and then so long that another runs it before one who was cut off comes back to it.
-        (seconds,) = chance.choices([0, 0.01, 0.3, LEASE * 1.5], weights=[50, 25, 20, 5])
+        (seconds,) = chance.choices([0, 0.01, 0.3, LONGEST], weights=[50, 25, 20, 5])
         return chance.choices(
             [
                 ("noop", {}),
