@@ -2,8 +2,8 @@
 
     worker ──► Proxy ──► PostgreSQL
 
-Each connection is known by what the worker uses it for: claimer, finisher, duties, keeper, listener. Those of
-a pool have no purpose, unless it is a producer's that says so: `application_name=holdfast producer`.
+Each connection is known by what the worker uses it for: claimer (it listens too), finisher, duties, keeper.
+Those of a pool have no purpose, unless it is a producer's that says so: `application_name=holdfast producer`.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Self
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 READY = b"Z\x00\x00\x00\x05I"  # the end of an answer, after its transaction has been committed
-_PURPOSE = re.compile(rb"holdfast (claimer|finisher|duties|keeper|producer)|(listen) ")
+_PURPOSE = re.compile(rb"holdfast (claimer|finisher|duties|keeper|producer)")
 
 
 class Line:
@@ -50,7 +50,7 @@ class Line:
         with contextlib.suppress(OSError):
             while data := self._client.recv(65536):
                 if match := _PURPOSE.search(data):
-                    self.purpose = "listener" if match[2] else match[1].decode()
+                    self.purpose = match[1].decode()
                 if not self.silent:
                     self._server.sendall(data)
         self.cut()

@@ -89,7 +89,7 @@ def test_connections_that_are_cut_again_and_again_lose_nothing(far, ran, proxy, 
     work(far, concurrency=5)
     for batch in range(10):
         far.enqueue_many(far.tasks.get("note").call(batch * 100 + number, "done") for number in range(100))
-        for purpose in ("claimer", "finisher", "duties", "keeper", "listener"):
+        for purpose in ("claimer", "finisher", "duties", "keeper"):
             proxy.cut(purpose)
     until(lambda: counts() == {"completed": 1000}, say=counts)
     assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]

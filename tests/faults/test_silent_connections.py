@@ -6,13 +6,9 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Holdfast, JobState
-from holdfast.database import Listener
-from holdfast.worker import life
+from holdfast.worker import claimer, life
 
-LISTENING = """
-    select from pg_stat_activity
-    where datname = current_database() and state = 'idle' and (query ilike 'listen %%' or query = 'select 1')
-"""
+ASLEEP = "select asleep from holdfast.worker where lost_at is null and left_at is null"
 
 
 @pytest.fixture
@@ -29,7 +25,7 @@ def far(proxy):
 def quick_deadlines(monkeypatch):
     monkeypatch.setattr(life, "DEADLINES", (0.5, 0.5))
     monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
-    monkeypatch.setitem(Listener.listen.__kwdefaults__, "probe_every", 0.3)
+    monkeypatch.setattr(claimer, "PROOF_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -51,17 +47,25 @@ def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, qu
         assert job.refresh().attempt == 1
 
 
-def test_a_lost_listener_is_restored(far, noop, proxy, work, told, until, ask, quick_deadlines):
-    work(far, poll_interval=60)
+def test_a_lost_line_for_notifications_is_restored(far, proxy, work, told, until, ask, quick_deadlines):
+    worker = work(far, poll_interval=60)
     for number, breaks in enumerate([proxy.cut, proxy.silence], start=1):
-        until(lambda number=number: len(proxy.lines("listener")) == number and len(ask(LISTENING)) == 1)
-        breaks("listener")
+        until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
+        breaks("claimer")
         told.wait_for("listener.lost", number)
-    until(lambda: len(proxy.lines("listener")) == 3)
-    for _ in range(3):
+    until(lambda: len(proxy.lines("claimer")) == 3)
+    worker.end()
+
+
+def test_after_a_cut_a_job_is_heard_of_at_once(far, noop, proxy, work, until, ask, monkeypatch):
+    monkeypatch.setattr(claimer, "PROOF_SECONDS", 60)
+    work(far, poll_interval=60)
+    for number in range(1, 4):
+        until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
         job = noop()
         until(lambda job=job: job.refresh().state is JobState.COMPLETED)
         assert job.refresh().claimed_at - job.refresh().created_at < timedelta(seconds=1)
+        proxy.cut("claimer")
 
 
 def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(

@@ -70,12 +70,12 @@ def stop_server_for_long(arena: Arena) -> None:
 
 
 def cut_connections(arena: Arena) -> None:
-    purposes = ["claimer", "finisher", "duties", "keeper", "listener", "producer", "all"]
+    purposes = ["claimer", "finisher", "duties", "keeper", "producer", "all"]
     arena.proxy.cut(arena.chance.choice(purposes))
 
 
 def silence_connections(arena: Arena) -> None:
-    arena.proxy.silence(arena.chance.choice(["claimer", "finisher", "duties", "keeper", "listener"]))
+    arena.proxy.silence(arena.chance.choice(["claimer", "finisher", "duties", "keeper"]))
 
 
 def lose_replies(arena: Arena) -> None:

@@ -29,7 +29,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -42,7 +42,14 @@ from holdfast.calls import Call
 from holdfast.database.bulk import FEW, Batch, aload, batches, load
 from holdfast.database.carriers import arun_on, run_on
 from holdfast.database.direct import NEVER_RAN, DirectAsyncConnection, DirectConnection
-from holdfast.database.session import CONNECT_TIMEOUT, DEADLINE, Listener, Session, complete
+from holdfast.database.session import (
+    CONNECT_TIMEOUT,
+    DEADLINE,
+    Listener,
+    ListeningSession,
+    Session,
+    complete,
+)
 from holdfast.database.translation import translated
 from holdfast.errors import DatabaseUnavailable
 from holdfast.job import JobId, NewJob
@@ -119,6 +126,19 @@ class Database:
     def session(self, *settings: tuple[str, str], deadline: float = DEADLINE) -> Session:
         """A connection of a worker's own, with these session settings."""
         return Session(self.dsn, settings, deadline=deadline, transaction_pooling=self.transaction_pooling)
+
+    def listening_session(
+        self,
+        *settings: tuple[str, str],
+        deadline: float,
+        channels: Sequence[Call[str]],
+        heard: Callable[[], None],
+        lost: Callable[[DatabaseUnavailable], None],
+    ) -> Session:
+        """One that also tells of notifications; not through a pooler of transactions."""
+        return ListeningSession(
+            self.dsn, settings, deadline=deadline, channels=channels, heard=heard, lost=lost
+        )
 
     def listener(self) -> Listener:
         return Listener(self.dsn)

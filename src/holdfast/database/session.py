@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -172,6 +172,96 @@ class Session(_Line[DirectAsyncConnection]):
         setting = sql.SQL("set_config({}, {}, {})")
         wanted = [setting.format(name, value, local) for name, value in self._settings]
         await connection.execute(sql.SQL("select {}").format(sql.SQL(", ").join(wanted)))
+
+
+class ListeningSession(Session):
+    """A session that hears notifications between its calls: who is woken asks on a connection that is warm.
+
+    `heard` is called when some have come, and after each connect, before which some may have been missed;
+    `lost` when a connection that listened is gone. A line that has fallen silent is noticed by the next call.
+    """
+
+    def __init__(
+        self,
+        dsn: str,
+        settings: Sequence[tuple[str, str]] = (),
+        *,
+        deadline: float = DEADLINE,
+        channels: Sequence[Call[str]],
+        heard: Callable[[], None],
+        lost: Callable[[DatabaseUnavailable], None],
+    ) -> None:
+        super().__init__(dsn, settings, deadline=deadline)
+        self._channels = channels
+        self._heard = heard
+        self._lost = lost
+        self._one_at_a_time = asyncio.Lock()
+        self._listening = self._news = False
+        self._watched: int | None = None
+
+    async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
+        async with self._one_at_a_time:
+            self._unwatch()
+            try:
+                return await super().run(call, deadline=deadline)
+            except DatabaseUnavailable as error:
+                self._gone(error)
+                raise
+            finally:
+                self._watch()
+
+    async def close(self) -> None:
+        self._unwatch()
+        await super().close()
+
+    async def _connect(self) -> DirectAsyncConnection:
+        connection = await super()._connect()
+        try:
+            for channel in self._channels:
+                name = await connection.ask(channel)
+                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(name)))
+        except BaseException:
+            await self.close()
+            raise
+        self._listening = self._news = True
+        return connection
+
+    def _watch(self) -> None:
+        """Tell what has come during the call, and wait for more."""
+        connection = self._connection
+        if connection is None or connection.closed:
+            return
+        pgconn = connection.pgconn
+        while pgconn.notifies() is not None:
+            self._news = True
+        self._watched = pgconn.socket
+        asyncio.get_running_loop().add_reader(self._watched, self._readable, connection)
+        if self._news:
+            self._news = False
+            self._heard()
+
+    def _unwatch(self) -> None:
+        # Before whatever may close the socket: its number may be another's the next moment.
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None
+
+    def _readable(self, connection: DirectAsyncConnection) -> None:
+        self._unwatch()
+        try:
+            with translated(self._dsn):
+                connection.pgconn.consume_input()
+        except DatabaseUnavailable as error:
+            connection.pgconn.finish()
+            self._gone(error)
+            self._heard()  # to look is to connect anew
+        else:
+            self._watch()
+
+    def _gone(self, error: DatabaseUnavailable) -> None:
+        if self._listening:
+            self._listening = False
+            self._lost(error)
 
 
 class Listener(_Line[ListeningConnection]):

@@ -34,6 +34,8 @@ MOST_UNWRITTEN = 4000
 LONGEST_WAIT = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
+# A line that hears of new jobs must prove now and then that it still stands: by a look.
+PROOF_SECONDS = 5.0
 # Who had nothing to do for this long is not in the middle of a stream of jobs.
 REST = 0.005
 # Who has been at work for this long is: it says so then.
@@ -72,7 +74,7 @@ class Claimer:
         self._queues = queues
         self._lookout = Lookout(tasks)
         self._concurrency = concurrency
-        self._poll_interval = poll_interval
+        self._poll_interval = min(poll_interval, PROOF_SECONDS) if listens else poll_interval
         self._listens = listens
         self._give_back = give_back
         self._took = took

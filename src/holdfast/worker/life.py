@@ -77,9 +77,17 @@ class Life:
         self._hands = Hands()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
         # A lost claim is only claimed again, so a claim need not wait for the disk.
-        self._claiming = database.session(
-            ("application_name", "holdfast claimer"), ("synchronous_commit", "off"), deadline=deadline
-        )
+        claiming = ("application_name", "holdfast claimer"), ("synchronous_commit", "off")
+        if settings.notify:
+            self._claiming = database.listening_session(
+                *claiming,
+                deadline=deadline,
+                channels=[calls.channel(queue) for queue in settings.queues or ["*"]],
+                heard=self._notified,
+                lost=self._deaf,
+            )
+        else:
+            self._claiming = database.session(*claiming, deadline=deadline)
         self._finishing = database.session(
             ("application_name", "holdfast finisher"), ("lock_timeout", "1s"), deadline=deadline
         )
@@ -243,8 +251,6 @@ class Life:
             every(SWEEP_SECONDS, duties.sweep, name="sweep"),
             every(0.0, self._register_anew, name="register"),
         ]
-        if self._settings.notify:
-            steps.append(every(0.0, self._listen, name="listener"))
         tasks = [group.create_task(step) for step in steps]
         try:
             yield
@@ -266,22 +272,13 @@ class Life:
             self._declared_lost(error)
             return 0.1
 
-    async def _listen(self) -> float:
-        queues, loop = self._settings.queues or ["*"], asyncio.get_running_loop()
-        channels = [await self._serving.run(calls.channel(queue)) for queue in queues]
-        listening = False
-        try:
-            async with contextlib.aclosing(self._database.listener().listen(channels)) as notifications:
-                async for _ in notifications:
-                    listening = True
-                    self._claimer.hint()
-                    # It may be due later, but sooner than all that we know of. The claim goes first.
-                    loop.call_later(MOMENT, self._promote_now.set)
-        except DatabaseUnavailable as error:
-            if not listening:
-                raise
-            emit("listener.lost", worker=self._id, error=error)
-        return 0.0
+    def _notified(self) -> None:
+        self._claimer.hint()
+        # It may be due later, but sooner than all that we know of. The claim goes first.
+        asyncio.get_running_loop().call_later(MOMENT, self._promote_now.set)
+
+    def _deaf(self, error: DatabaseUnavailable) -> None:
+        emit("listener.lost", worker=self._id, error=error)
 
     def _took(self, jobs: int) -> None:
         self._duties.claimed(jobs)
