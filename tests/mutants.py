@@ -647,9 +647,30 @@ MUTANTS = [
     Mutant(
         "set_retry_policy: changes in any order",
         "policy.sql",
-        "  -- One change at a time, as in configure: all of them count in one row.\n  perform from holdfast.queue q where q.name = '*' for update;\n",
-        "",
+        "  if not set_retry_policy.declared then\n    perform from holdfast.queue q where q.name = '*' for update;\n",
+        "  if false then\n    perform from holdfast.queue q where q.name = '*' for update;\n",
         "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "settle_lanes: believes what was changed past the triggers",
+        "policy.sql",
+        "\n        or o.max_attempts is distinct from holdfast.max_attempts(o.task, o.queue))",
+        ")",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "set_retry_policy: two that declare write it twice",
+        "policy.sql",
+        "    where (p.declared or not excluded.declared)\n      and ",
+        "    where (p.declared or not excluded.declared) or ",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
+        "claim: by the job's own time, though the clock was set back",
+        "claim.sql",
+        "\n      claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,",
+        "\n      claimed_at = greatest(now_at, j.run_at, j.created_at),",
+        "sql/test_sql_claim.py",
     ),
     Mutant(
         "settle_lanes: waits for a lane that is being written",
@@ -661,8 +682,8 @@ MUTANTS = [
     Mutant(
         "claim: by a time before the job's own",
         "claim.sql",
-        "      claimed_at = greatest(now_at, j.run_at, j.created_at), -- it may",
-        "      claimed_at = now_at, -- it may",
+        "\n      claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,",
+        "\n      claimed_at = now_at,",
         "sql/test_sql_claim.py",
     ),
 ]

@@ -76,6 +76,37 @@ def test_a_policy_that_is_declared_again_as_it_is_waits_for_nobody(sql, other, a
         assert attempts() == 6
 
 
+def test_a_worker_that_declares_does_not_wait_for_changes_of_other_settings(sql, other, attempts):
+    with other.transaction():
+        other("select holdfast.configure('other', '{\"retention\": \"1 day\"}')")
+        sql.value("declare_retry_policy", task="task", max_attempts=6)
+        assert attempts() == 6
+
+
+def test_the_same_declaration_by_many_at_once_is_written_once(sql, other, background):
+    written = "select xmin::text from holdfast.retry_policy where task = 'task'"
+    with sql.transaction():
+        sql.value("declare_retry_policy", task="task", max_attempts=6)
+        done = background(lambda: other.value("declare_retry_policy", task="task", max_attempts=6))
+        sql.until(lambda: sql.is_waiting(other))
+        before = sql.one(written)
+    done()
+    assert sql.one(written) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["truncate holdfast.retry_policy", "update holdfast.retry_policy set task = 'other' where task = 'task'"],
+)
+def test_a_change_past_the_triggers_is_found_by_upkeep(sql, attempts, change):
+    sql.value("set_retry_policy", task="task", max_attempts=7)
+    sql.value("upkeep")
+    assert attempts() == 7
+    sql(change)
+    sql.value("upkeep")
+    assert attempts() == 3
+
+
 def test_what_does_not_touch_the_attempts_is_not_counted(sql):
     counted = "select changes from holdfast.policy_watch"
     sql.value("declare_retry_policy", task="task", max_attempts=6)

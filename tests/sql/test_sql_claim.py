@@ -132,6 +132,15 @@ def test_no_job_is_claimed_before_it_was_created_or_due(sql, other, background, 
     assert all(job.claimed_at >= max(job.created_at, job.run_at) for job in map(sql.job, [delayed, *ids]))
 
 
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_no_job_is_claimed_in_the_future_where_the_clock_was_set_back(sql, lanes):
+    sql("select holdfast.test_advance(3600)")
+    ids = [sql.enqueue(f"task.{number}") for number in range(lanes)]
+    sql("select holdfast.test_advance(-3600)")
+    assert {job.id for job in sql.claim(10)} == set(ids)
+    assert sql.one("select bool_and(claimed_at <= holdfast.clock()) from holdfast.job")
+
+
 @pytest.mark.parametrize("waits", ["scheduled", "pending"])
 def test_a_job_whose_maximum_was_lowered_below_its_attempts_is_never_claimed(sql, waits):
     job_id, behind = sql.enqueue(max_attempts=5), sql.enqueue()

@@ -188,3 +188,13 @@ def test_places_refuse_bad_names(sql, refused):
     ]:
         with refused(code):
             sql("select * from holdfast.places(%s, %s, %s)", tasks, queues, priorities)
+
+
+def test_a_job_that_a_trigger_of_somebody_leaves_out_is_refused_not_lost(sql):
+    sql(
+        "create function public.leave_out() returns trigger language plpgsql as 'begin return null; end'; "
+        "create trigger leaves_out before insert on holdfast.job "
+        "for each row execute function public.leave_out()"
+    )
+    with pytest.raises(psycopg.errors.TriggeredActionException, match="was not stored: a trigger"):
+        sql.enqueue()

@@ -71,7 +71,8 @@ begin
       worker_id = consumer,
       lease = new_lease,
       attempt = j.attempt + 1,
-      claimed_at = greatest(now_at, j.run_at, j.created_at), -- it may have come, or fallen due, since we looked at the clock
+      -- It may have come, or fallen due, since we looked at the clock. Not its own time: the clock may have been set back.
+      claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
       changed_at = now_at
     from (
       -- In the order of the lane, as they come: to ask for it would sort them.
@@ -208,7 +209,7 @@ begin
             worker_id = consumer,
             lease = new_lease,
             attempt = j.attempt + 1,
-            claimed_at = greatest(now_at, j.run_at, j.created_at),
+            claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
             changed_at = now_at
           from unnest(picked.places[:picked.amount], picked.at[:picked.amount]) p (place, n)
           where j.ctid = p.place

@@ -50,7 +50,7 @@ begin
   -- for another reason too: it has the lock on `job` before it looks who sleeps, so
   -- that whoever falls asleep meanwhile sees either the lock or the notification.
   door := holdfast.door(true);
-  loop
+  for look in 1..2 loop
     insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts), due_at, now_at
@@ -74,6 +74,12 @@ begin
     perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task);
     attempts := coalesce(attempts, holdfast.max_attempts(enqueue.task, enqueue.queue));
   end loop;
+  if asleep is null then
+    raise exception using
+      errcode = 'triggered_action_exception',
+      message = 'the job was not stored: a trigger on holdfast.job has left it out',
+      hint = 'Remove that trigger.';
+  end if;
   door := holdfast.door(false);
   if guarded then
     perform holdfast.check_queue(enqueue.queue);

@@ -41,8 +41,12 @@ begin
   ) then
     return; -- as at nearly every start of a worker: it waits for nobody then
   end if;
-  -- One change at a time, as in configure: all of them count in one row.
-  perform from holdfast.queue q where q.name = '*' for update;
+  -- One change at a time, as in configure: all of them count in one row. A worker
+  -- that starts does not wait for who changes other settings.
+  if not set_retry_policy.declared then
+    perform from holdfast.queue q where q.name = '*' for update;
+  end if;
+  perform from holdfast.policy_watch w for update;
   insert into holdfast.retry_policy as p (task, max_attempts, base, factor, cap, jitter, declared)
   values (
     set_retry_policy.task, set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor,
@@ -52,7 +56,9 @@ begin
     set
       max_attempts = excluded.max_attempts, base = excluded.base, factor = excluded.factor,
       cap = excluded.cap, jitter = excluded.jitter, declared = excluded.declared
-    where p.declared or not excluded.declared;
+    where (p.declared or not excluded.declared)
+      and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
+        excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter, excluded.declared);
   if not set_retry_policy.declared then
     perform holdfast.note('set retry policy', set_retry_policy.task);
   end if;
@@ -92,6 +98,7 @@ as $$
 begin
   perform holdfast.check_unrestricted('a retry policy');
   perform from holdfast.queue q where q.name = '*' for update;
+  perform from holdfast.policy_watch w for update;
   delete from holdfast.retry_policy p where p.task = reset_retry_policy.task;
   if not found then
     return false;
@@ -145,7 +152,8 @@ create or replace trigger queue_change_counts
 after insert or update or delete on holdfast.queue
 for each row execute function holdfast.count_policy_change();
 
--- Let the lanes know again how often their jobs are tried.
+-- Let the lanes know again how often their jobs are tried; also those that believe
+-- something else, because a policy was changed past the triggers.
 create or replace function holdfast.settle_lanes()
 returns integer
 language plpgsql volatile
@@ -161,10 +169,11 @@ begin
     select o.id
     from holdfast.lane o
     where o.kind = 0
-      and o.policies_seen is distinct from (select w.changes from holdfast.policy_watch w)
+      and (o.policies_seen is distinct from (select w.changes from holdfast.policy_watch w)
+        or o.max_attempts is distinct from holdfast.max_attempts(o.task, o.queue))
     for update skip locked));
   get diagnostics settled = row_count;
   return settled;
 end
 $$;
-comment on function holdfast.settle_lanes() is 'Note in each lane how often its jobs are tried, where policies have changed since; how many.';
+comment on function holdfast.settle_lanes() is 'Note in each lane how often its jobs are tried, where that has changed since; how many.';
