@@ -14,13 +14,12 @@ from holdfast.database.bulk import aload_on, load_on
 from holdfast.database.carriers import arun_on, in_transaction, run_on
 from holdfast.database.checkup import examine
 from holdfast.database.pools import Database
-from holdfast.database.session import Listener, Session
+from holdfast.database.session import Session
 
 __all__ = [
     "AsyncConnection",
     "Connection",
     "Database",
-    "Listener",
     "Session",
     "aload_on",
     "arun_on",
