@@ -134,6 +134,14 @@ def test_without_notifications_the_poll_serves(hf, work, noop, waited, ask, monk
 def test_an_idle_worker_asks_little(work, noop, asleep, carried, until):
     work(poll_interval=60, lease_time=1.5)
     asleep()
+
+    def at_rest() -> bool:
+        """It says again that it sleeps while somebody, a duty of its own at first, may bring new jobs."""
+        before = carried.copy()
+        until(lambda: carried["heartbeat"] >= before["heartbeat"] + 2)
+        return carried["sleep"] == before["sleep"]
+
+    until(at_rest)
     before = carried.copy()
     until(lambda: carried["heartbeat"] >= before["heartbeat"] + 6)  # one and a half seconds
     spent = carried - before
