@@ -652,6 +652,13 @@ MUTANTS = [
         "sql/test_sql_attempts.py",
     ),
     Mutant(
+        "set_retry_policy: declarations in any order",
+        "policy.sql",
+        "  end if;\n  perform from holdfast.policy_watch w for update;\n",
+        "  end if;\n",
+        "sql/test_sql_attempts.py",
+    ),
+    Mutant(
         "settle_lanes: believes what was changed past the triggers",
         "policy.sql",
         "\n        or o.max_attempts is distinct from holdfast.max_attempts(o.task, o.queue))",

@@ -159,6 +159,30 @@ def test_two_transactions_that_change_several_policies_wait_but_do_not_deadlock(
     assert [attempts(task=task) for task in ("one", "two", "three")] == [5, 6, 4]
 
 
+def test_a_policy_and_a_setting_in_one_transaction_do_not_deadlock_with_a_setting(
+    sql, other, attempts, background
+):
+    with sql.transaction():
+        sql.value("set_retry_policy", task="one", max_attempts=5)
+        done = background(lambda: configure(other, "mail", 6))
+        sql.until(lambda: sql.is_waiting(other))
+        configure(sql, "mail", 4)
+    done()
+    assert [attempts(task=task) for task in ("one", "two")] == [5, 6]
+
+
+def test_two_transactions_that_declare_several_policies_wait_but_do_not_deadlock(
+    sql, other, attempts, background
+):
+    with sql.transaction():
+        sql.value("declare_retry_policy", task="one", max_attempts=5)
+        done = background(lambda: other.value("declare_retry_policy", task="two", max_attempts=6))
+        sql.until(lambda: sql.is_waiting(other))
+        sql.value("declare_retry_policy", task="two", max_attempts=7)
+    done()
+    assert [attempts(task=task) for task in ("one", "two")] == [5, 6]
+
+
 def test_a_change_that_is_rolled_back_never_was(sql, attempts):
     attempts()
     with sql.connection.transaction(force_rollback=True):
