@@ -42,6 +42,7 @@ _LEVELS = {
     "begin": logging.DEBUG,
     "end": logging.DEBUG,
     # somebody should know
+    "jobs.recovered": logging.WARNING,  # a worker has died, and perhaps a job with it for the last time
     "failed": logging.WARNING,
     "lost": logging.WARNING,
     "refused": logging.WARNING,

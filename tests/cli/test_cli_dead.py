@@ -78,7 +78,11 @@ def test_policies_are_set_listed_and_reset(holdfast):
     assert (row["task"], row["max_attempts"], row["declared"]) == ("mail.send", 5, False)
     assert holdfast("policy", "reset", "mail.send").out == "The policy of mail.send is reset.\n"
     assert holdfast("policy", "reset", "mail.send").out == "Nothing was set for mail.send.\n"
-    assert holdfast("policy", "set", "Mail Send").code == 2
+    assert holdfast("policy", "set", "Mail Send", "--max-attempts", "5").code == 2
+    nothing = holdfast("policy", "set", "mail.send")
+    assert nothing.code == 2
+    assert "Say what to set: --max-attempts, --base, --factor, --cap, --jitter." in nothing.err
+    assert holdfast("policy", "list").rows == []
 
 
 def test_a_policy_says_what_wins_over_it(holdfast, hf: Holdfast):
@@ -109,7 +113,7 @@ def test_a_policy_says_in_json_what_the_code_declares(holdfast, hf: Holdfast):
     async def once() -> None: ...
 
     hf.worker().run(drain=True)
-    assert holdfast("policy", "set", "once", "--json").json == {
+    assert holdfast("policy", "set", "once", "--max-attempts", "5", "--json").json == {
         "task": "once",
         "outcome": "set",
         "declared_max_attempts": 1,

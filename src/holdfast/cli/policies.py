@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import click
+from click.core import ParameterSource
 
 from holdfast.calls import PolicyRow
 from holdfast.cli import times, values
@@ -11,6 +12,8 @@ from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.limits import ATTEMPTS
 from holdfast.retry import RetryPolicy
+
+_OPTIONS = ("max_attempts", "base", "factor", "cap", "jitter")
 
 
 @click.group(cls=Actions)
@@ -61,12 +64,18 @@ def set_(
 ) -> None:
     """Say how a task is retried from now on. This wins over the policy that its code declares.
 
+    The whole policy is set: what you leave out gets the default that is shown here.
+
     A max_attempts that a call gives, or @hf.task(max_attempts=...), which goes along with every call of the
     task, wins over it. Jobs that wait already keep what they have; delays hold for them too.
 
     \b
       holdfast policy set mail.send --max-attempts 5 --base 30s
     """
+    named = map(click.get_current_context().get_parameter_source, _OPTIONS)
+    if ParameterSource.COMMANDLINE not in named:
+        options = ", ".join(f"--{option.replace('_', '-')}" for option in _OPTIONS)
+        raise click.UsageError(f"Say what to set: {options}.")
     wanted = RetryPolicy(max_attempts=max_attempts, base=base, factor=factor, cap=cap, jitter=jitter)
     with settings.connect() as hf:
         declared = _declared_attempts(hf.retry_policies(), task)
