@@ -190,6 +190,18 @@ def test_a_change_is_audited_with_who_and_when_and_what_it_was(sql, configure, c
     assert rows[1].at - rows[2].at >= timedelta(days=1)
 
 
+def test_a_change_of_a_retry_policy_is_audited_with_what_it_was(sql):
+    sql.value("declare_retry_policy", task="task", max_attempts=4, base="1 second")
+    sql.value("set_retry_policy", task="task", max_attempts=4, base="30 seconds")
+    sql.value("set_retry_policy", task="task", max_attempts=4, base="30 seconds")
+    sql.value("reset_retry_policy", task="task")
+    assert [(row.action, row.detail) for row in reversed(sql.rows("audit_log", target="task"))] == [
+        ("set retry policy", {"base": ["00:00:01", "00:00:30"]}),
+        ("set retry policy", None),
+        ("reset retry policy", {"max_attempts": [4, None], "base": ["00:00:30", None]}),
+    ]
+
+
 def test_the_audit_log_is_read_by_target_action_name_and_time(sql, configure, clock, refused):
     sql.value("pause", queue="mail")
     clock.advance(hours=1)

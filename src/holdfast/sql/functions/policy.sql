@@ -15,6 +15,9 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+  known holdfast.retry_policy;
+  given holdfast.retry_policy;
 begin
   perform holdfast.check_name('task', set_retry_policy.task);
   perform holdfast.check_unrestricted('a retry policy');
@@ -47,6 +50,7 @@ begin
     perform from holdfast.queue q where q.name = '*' for update;
   end if;
   perform from holdfast.policy_watch w for update;
+  select p.* into known from holdfast.retry_policy p where p.task = set_retry_policy.task;
   insert into holdfast.retry_policy as p (task, max_attempts, base, factor, cap, jitter, declared)
   values (
     set_retry_policy.task, set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor,
@@ -60,7 +64,8 @@ begin
       and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
         excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter, excluded.declared);
   if not set_retry_policy.declared then
-    perform holdfast.note('set retry policy', set_retry_policy.task);
+    select p.* into given from holdfast.retry_policy p where p.task = set_retry_policy.task;
+    perform holdfast.note('set retry policy', set_retry_policy.task, holdfast.policy_changes(known, given));
   end if;
 end
 $$;
@@ -95,19 +100,33 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
+declare
+  known holdfast.retry_policy;
 begin
   perform holdfast.check_unrestricted('a retry policy');
   perform from holdfast.queue q where q.name = '*' for update;
   perform from holdfast.policy_watch w for update;
-  delete from holdfast.retry_policy p where p.task = reset_retry_policy.task;
+  delete from holdfast.retry_policy p where p.task = reset_retry_policy.task returning p.* into known;
   if not found then
     return false;
   end if;
-  perform holdfast.note('reset retry policy', reset_retry_policy.task);
+  perform holdfast.note('reset retry policy', reset_retry_policy.task, holdfast.policy_changes(known, null));
   return true;
 end
 $$;
 comment on function holdfast.reset_retry_policy(text) is 'Forget how a task is retried, so that its queue and the default decide; whether there was anything to forget.';
+
+-- For the audit log, as configure has it: what is not the same, before and after.
+create or replace function holdfast.policy_changes(known holdfast.retry_policy, given holdfast.retry_policy)
+returns jsonb
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select jsonb_object_agg(k, jsonb_build_array(to_jsonb(known) -> k, to_jsonb(given) -> k))
+  from unnest(array['max_attempts', 'base', 'factor', 'cap', 'jitter']) k
+  where to_jsonb(known) ->> k is distinct from to_jsonb(given) ->> k
+$$;
+comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is 'What differs between two policies of a task, before and after; a missing one says nothing.';
 
 create or replace function holdfast.list_retry_policies()
 returns table (task text, max_attempts integer, base interval, factor double precision, cap interval, jitter double precision,

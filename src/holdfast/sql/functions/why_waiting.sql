@@ -124,7 +124,7 @@ begin
   else
     answer := 'no_worker_for_task';
     explanation := format('No worker of queue %s knows task %s%s.', lane.queue, lane.task, (
-      -- A function that was moved to another module, or renamed in its own.
+      -- A function that was moved to another module.
       select format('; one knows %s, which may be what it is called now', min(t))
       from holdfast.live_workers(now_at) w, unnest(w.tasks) t
       where regexp_replace(t, '^.*[.:]', '') = regexp_replace(lane.task, '^.*[.:]', '')
