@@ -249,6 +249,18 @@ def test_lost_and_silent_workers_are_found(sql, found):
     assert one(found("workers")).finding.startswith("1 worker was lost in the last hour")
 
 
+def test_who_claims_by_hand_and_leaves_nothing_behind_is_no_lost_worker(sql, found):
+    sql.enqueue_many(2)
+    done, left = sql.claim_one(), sql.claim_one()
+    sql.finish([done])
+    with later(sql, 20):
+        assert str(left.worker)[:8] in one(found("workers")).finding
+    sql.lose(done.worker)
+    assert found("workers") == []
+    sql.lose(left.worker)
+    assert one(found("workers")).finding.startswith("1 worker was lost in the last hour, with 1 job")
+
+
 def test_jobs_that_nobody_serves_are_found(sql, found):
     sql.enqueue("orphan", queue="mail")
     assert found("unserved") == []  # it came a moment ago

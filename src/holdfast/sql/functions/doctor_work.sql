@@ -139,6 +139,7 @@ as $$
     jsonb_build_object('workers', count(*), 'jobs', sum(w.recovered))
   from holdfast.worker w
   where w.lost_at > now_at - interval '1 hour'
+    and not holdfast.came_by(w)
   having count(*) > 0
   union all
   select
@@ -151,8 +152,21 @@ as $$
   where w.lost_at is null
     and w.left_at is null
     and greatest(w.heartbeat_at, w.graced_at) < now_at - w.lease_time / 2
+    and not holdfast.came_by(w)
 $$;
 comment on function holdfast.doctor_workers(timestamptz) is 'Workers that were lost, or have fallen silent.';
+
+-- A claim from psql is not a worker that died, if what it took was done.
+create or replace function holdfast.came_by(worker holdfast.worker)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select worker.name = 'consumer-' || left(worker.id::text, 8)
+    and worker.recovered = 0
+    and not exists (select from holdfast.job j where j.worker_id = worker.id and j.state = 'claimed')
+$$;
+comment on function holdfast.came_by(holdfast.worker) is 'Whether this is a consumer that has claimed without having registered, and left nothing behind.';
 
 create or replace function holdfast.doctor_unserved(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
