@@ -101,6 +101,8 @@ def test_what_a_handler_does_after_its_commit_no_longer_counts(hf, transfer, acc
     assert account() == {1: 90, 2: 10}
     assert job.refresh().state is JobState.COMPLETED
     assert told.named("report.refused") == []
+    assert told.named("job.failed") == []
+    assert [event["job"] for event in told.named("handler.failed")] == [str(job.id)]
 
 
 def test_a_job_is_completed_once(hf, transfer, account):

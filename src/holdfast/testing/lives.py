@@ -73,16 +73,18 @@ class StagedExecutor(Executor):
         while True:  # until the slot is cancelled
             await asyncio.Event().wait()
 
-    def _failed(self, job: Claimed, error: BaseException) -> Failed:
+    def _failed(self, running: Running, error: BaseException) -> Failed:
+        job = running.job
         self._stage.failures[job.id] = Failure("", error)  # the words are found by those who tell it
         if _is_crash(error) and self._stage.ends("during", job):
             return Failed("lost")  # which nobody will hear of
-        return super()._failed(job, error)
+        return super()._failed(running, error)
 
-    def _tell(self, job: Claimed, outcome: Failed) -> None:
+    def _tell(self, running: Running, outcome: Failed) -> None:
+        job = running.job
         raised = self._stage.failures.get(job.id)
         self._stage.failures[job.id] = Failure(outcome.error, raised and raised.error)
-        super()._tell(job, outcome)
+        super()._tell(running, outcome)
 
 
 def _is_crash(error: BaseException | None) -> bool:

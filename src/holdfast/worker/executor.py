@@ -96,9 +96,9 @@ class Executor:
         except asyncio.CancelledError as error:
             if running.verdict is not None or running.slot.cancelling():
                 raise
-            outcome = self._failed(job, error)  # the handler cancelled itself, by whatever way
+            outcome = self._failed(running, error)  # the handler cancelled itself, by whatever way
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
-            outcome = self._failed(job, error)
+            outcome = self._failed(running, error)
         return self._reported(running, outcome)
 
     def _reported(self, running: Running, outcome: Outcome) -> Report:
@@ -122,7 +122,7 @@ class Executor:
         running.context = running.context or Context(running.job)
         outcome = await self.processes.run(task, running.job, running.context, memory)
         if isinstance(outcome, Failed):
-            self._tell(running.job, outcome)
+            self._tell(running, outcome)
         return outcome
 
     async def _may_begin(self, running: Running, settings: TaskOptions) -> bool:
@@ -175,13 +175,16 @@ class Executor:
         """Not at all for what must never run twice; else as the policy says."""
         return False if self._registry.settings(job.task).at_most_once else None
 
-    def _failed(self, job: Claimed, error: BaseException) -> Failed:
-        outcome = failure_of(job, error, self._registry)
-        self._tell(job, outcome)
+    def _failed(self, running: Running, error: BaseException) -> Failed:
+        outcome = failure_of(running.job, error, self._registry)
+        self._tell(running, outcome)
         return outcome
 
-    def _tell(self, job: Claimed, outcome: Failed) -> None:
-        emit("job.failed", job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
+    def _tell(self, running: Running, outcome: Failed) -> None:
+        job = running.job
+        # Where a transaction of its own has completed the job, only the handler has failed.
+        event = "handler.failed" if running.finished else "job.failed"
+        emit(event, job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
 
     def _shown(self, job: Claimed, text: str) -> str:
         return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
