@@ -47,14 +47,17 @@ def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, qu
         assert job.refresh().attempt == 1
 
 
-def test_a_lost_line_for_notifications_is_restored(far, proxy, work, told, until, ask, quick_deadlines):
-    worker = work(far, poll_interval=60)
+def test_a_lost_line_for_notifications_is_restored(far, noop, proxy, work, told, until, ask, quick_deadlines):
+    work(far, poll_interval=60)
     for number, breaks in enumerate([proxy.cut, proxy.silence], start=1):
         until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
         breaks("claimer")
         told.wait_for("listener.lost", number)
     until(lambda: len(proxy.lines("claimer")) == 3)
-    worker.end()
+    for _ in range(3):
+        job = noop()
+        until(lambda job=job: job.refresh().state is JobState.COMPLETED)
+        assert job.refresh().claimed_at - job.refresh().created_at < timedelta(seconds=1)
 
 
 def test_after_a_cut_a_job_is_heard_of_at_once(far, noop, proxy, work, until, ask, monkeypatch):

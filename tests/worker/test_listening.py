@@ -57,6 +57,14 @@ async def listening(dsn: str) -> AsyncIterator[tuple[Session, Ears]]:
         await session.close()
 
 
+async def held_up(session: Session, ask, until) -> "asyncio.Task[int]":
+    """A call that waits in the server for a lock of ours."""
+    ask(f"select pg_advisory_lock({LOCK})")
+    call = asyncio.create_task(session.run(calls.recover(timedelta(days=1))))
+    await asyncio.to_thread(until, lambda: ask(f"{BACKEND} and wait_event = 'advisory'"))
+    return call
+
+
 def notify(ask) -> None:
     ask("select pg_notify(holdfast.channel('*'), 'any')")
 
@@ -76,10 +84,7 @@ def test_what_comes_between_calls_is_heard(ask, hears):
 
 def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears):
     async def test(session, ears):
-        ask(f"select pg_advisory_lock({LOCK})")
-        call = asyncio.create_task(session.run(calls.recover(timedelta(days=1))))
-        waits = f"{BACKEND} and wait_event = 'advisory'"
-        await asyncio.to_thread(until, lambda: ask(waits))
+        call = await held_up(session, ask, until)
         notify(ask)
         ask(f"select pg_advisory_unlock({LOCK})")
         await call
@@ -106,10 +111,7 @@ def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_
 
 def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears):
     async def test(session, ears):
-        ask(f"select pg_advisory_lock({LOCK})")
-        call = asyncio.create_task(session.run(calls.recover(timedelta(days=1))))
-        waits = f"{BACKEND} and wait_event = 'advisory'"
-        await asyncio.to_thread(until, lambda: ask(waits))
+        call = await held_up(session, ask, until)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         with pytest.raises(DatabaseUnavailable):
             await call
