@@ -96,7 +96,7 @@ def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, wor
     """Each loop of the worker has a minute of its own, which passes as fast as its steps can be run."""
     passed: dict[asyncio.Task, float] = {}
 
-    async def wait(event: asyncio.Event, seconds: float) -> bool:
+    async def wait(event: asyncio.Event, seconds: float) -> None:
         loop = asyncio.current_task()
         assert loop is not None
         await asyncio.sleep(0)
@@ -104,7 +104,6 @@ def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, wor
             passed[loop] = passed.get(loop, 0) + seconds
             if passed[loop] >= 60:
                 await event.wait()
-        return event.is_set()
 
     run, turns = Session.run, defaultdict(asyncio.Lock)
 

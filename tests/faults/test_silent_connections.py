@@ -50,6 +50,8 @@ def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, qu
 def test_a_lost_line_for_notifications_is_restored(far, noop, proxy, work, told, until, ask, quick_deadlines):
     work(far, poll_interval=60)
     for number, breaks in enumerate([proxy.cut, proxy.silence], start=1):
+        first = noop()  # by which the line shows that it stands: one that is being made is not yet lost
+        until(lambda first=first: first.refresh().state is JobState.COMPLETED)
         until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
         breaks("claimer")
         told.wait_for("listener.lost", number)

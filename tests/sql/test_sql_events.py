@@ -297,7 +297,7 @@ def test_events_have_a_partition_a_day_and_go_with_it(sql, job, publish, clock):
     sql.finish([job])
     clock.advance(days=33)
     sql.value("upkeep")
-    assert sql.one("select to_regclass(%s)", table) is None
+    assert sql.one("select to_regclass(%s)", table) is None, sql("select * from holdfast.duty")
     assert sql("select from holdfast.event") == sql("select from holdfast.event_count") == []
 
 

@@ -1,6 +1,8 @@
 """A session that claims and listens on one line misses no notification, whenever it comes."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,9 +25,10 @@ class Ears:
         self.lost: list[DatabaseUnavailable] = []
 
 
-@pytest.fixture
-def hears(holdfast_dsn):
+@pytest.fixture(params=["asyncio", "uvloop"])
+def hears(holdfast_dsn, request):
     """`hears(test)`: run it with a session that listens to all queues, and with what that has told."""
+    factory = pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else None
 
     def hears(test: Callable[[Session, Ears], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -36,7 +39,8 @@ def hears(holdfast_dsn):
                 async with asyncio.timeout(15):
                     await test(session, ears)
 
-        asyncio.run(main())
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(main())
 
     return hears
 
@@ -69,6 +73,11 @@ def notify(ask) -> None:
     ask("select pg_notify(holdfast.channel('*'), 'any')")
 
 
+def left_behind() -> list[tuple[int, int]]:
+    """What the kernel has to tell this loop, also of sockets that the loop has forgotten."""
+    return asyncio.get_running_loop()._selector._selector.poll(0)
+
+
 def test_what_comes_between_calls_is_heard(ask, hears):
     async def test(session, ears):
         for _ in range(3):
@@ -95,9 +104,11 @@ def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears):
 
 def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_call(ask, hears):
     async def test(session, ears):
+        connection = session._connection
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         await ears.news.wait()
         assert len(ears.lost) == 1
+        assert connection._watched is None
         ears.news.clear()
         await session.run(calls.advance())
         assert ears.news.is_set(), "something may have been missed"
@@ -111,14 +122,59 @@ def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_
 
 def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears):
     async def test(session, ears):
+        connection = session._connection
         call = await held_up(session, ask, until)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         with pytest.raises(DatabaseUnavailable):
             await call
+        assert connection._watched is None
         ask(f"select pg_advisory_unlock({LOCK})")
         assert len(ears.lost) == 1
         await session.run(calls.advance())
         assert len(ears.lost) == 1
+
+    hears(test)
+
+
+@pytest.mark.parametrize("hears", ["asyncio"], indirect=True)  # only of this loop can it be asked
+@pytest.mark.parametrize("calling", [False, True])
+def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears, calling):
+    async def test(session, ears):
+        with socket.socket(fileno=os.dup(session._connection.fileno())):
+            call = await held_up(session, ask, until) if calling else None
+            ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
+            if call is None:
+                await ears.news.wait()
+            else:
+                with pytest.raises(DatabaseUnavailable):
+                    await call
+            assert not left_behind()
+
+    hears(test)
+
+
+def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears):
+    async def test(session, ears):
+        ask(f"select pg_advisory_lock({LOCK})")
+        connection = session._connection
+        with pytest.raises(DatabaseUnavailable, match="no answer within"):
+            await session.run(calls.recover(timedelta(days=1)), deadline=0.05)
+        assert connection._watched is None
+        assert len(ears.lost) == 1
+
+    hears(test)
+
+
+def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears):
+    async def test(session, ears):
+        call = await held_up(session, ask, until)
+        call.cancel()
+        ask(f"select pg_advisory_unlock({LOCK})")
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        notify(ask)
+        await ears.news.wait()
+        assert not ears.lost
 
     hears(test)
 

@@ -109,8 +109,7 @@ class Session(_Line[DirectAsyncConnection]):
             return await self._ask(connection, call, seconds)
 
     async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
-        loop = asyncio.get_running_loop()
-        deadline = loop.call_later(seconds, _shut_down, connection)
+        deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
         try:
             return await connection.ask(call)
         except asyncio.CancelledError:
@@ -122,7 +121,7 @@ class Session(_Line[DirectAsyncConnection]):
                     raise
             except DatabaseUnavailable:
                 await self.close()
-                if loop.time() >= deadline.when():
+                if connection.was_cut_off:
                     raise unavailable(f"no answer within {seconds:g} s", self._dsn) from error
                 raise
         finally:
@@ -197,11 +196,11 @@ class ListeningSession(Session):
         self._lost = lost
         self._one_at_a_time = asyncio.Lock()
         self._listening = self._news = False
-        self._watched: int | None = None
 
     async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
         async with self._one_at_a_time:
-            self._unwatch()
+            if not call.plain:
+                self._unwatch()  # the driver watches the socket itself
             try:
                 return await super().run(call, deadline=deadline)
             except DatabaseUnavailable as error:
@@ -215,6 +214,7 @@ class ListeningSession(Session):
         await super().close()
 
     async def _connect(self) -> DirectAsyncConnection:
+        self._unwatch()  # the one before, which has ended
         connection = await super()._connect()
         try:
             for channel in self._channels:
@@ -230,33 +230,37 @@ class ListeningSession(Session):
         """Tell what has come during the call, and wait for more."""
         connection = self._connection
         if connection is None or connection.closed:
+            self._unwatch()
             return
+        connection.watch(self._stirs)
+        self._tell_news(connection)
+
+    def _unwatch(self) -> None:
+        if self._connection is not None:
+            self._connection.unwatch()
+
+    def _tell_news(self, connection: DirectAsyncConnection) -> None:
         pgconn = connection.pgconn
         while pgconn.notifies() is not None:
             self._news = True
-        self._watched = pgconn.socket
-        asyncio.get_running_loop().add_reader(self._watched, self._readable, connection)
         if self._news:
             self._news = False
             self._heard()
 
-    def _unwatch(self) -> None:
-        # Before whatever may close the socket: its number may be another's the next moment.
-        if self._watched is not None:
-            asyncio.get_running_loop().remove_reader(self._watched)
-            self._watched = None
-
-    def _readable(self, connection: DirectAsyncConnection) -> None:
-        self._unwatch()
+    def _stirs(self, connection: DirectAsyncConnection) -> None:
+        """Something has come between calls."""
         try:
             with translated(self._dsn):
-                connection.pgconn.consume_input()
+                while connection.wire.has_something_to_say():
+                    connection.pgconn.consume_input()
         except DatabaseUnavailable as error:
+            self._unwatch()
+            self._connection = None
             connection.pgconn.finish()
             self._gone(error)
             self._heard()  # to look is to connect anew
         else:
-            self._watch()
+            self._tell_news(connection)
 
     def _gone(self, error: DatabaseUnavailable) -> None:
         if self._listening:
@@ -313,6 +317,12 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as line,
     ):
         line.shutdown(socket.SHUT_RDWR)
+
+
+def _cut_off(connection: DirectAsyncConnection) -> None:
+    connection.was_cut_off = True  # not asked of the clock: uvloop's timers come up to a millisecond early
+    _shut_down(connection)
+    connection.rouse()  # also if its loop has stopped watching the line, as uvloop does after an error
 
 
 async def _ask(connection: DirectAsyncConnection, call: Call[T]) -> T:

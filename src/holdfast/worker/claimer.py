@@ -67,6 +67,7 @@ class Claimer:
     ) -> None:
         """`took` is told how many jobs each claim brought."""
         self.worker = ""
+        self._lease = str(uuid4())
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self._session = session
@@ -115,6 +116,8 @@ class Claimer:
         self._low = self._prefetch // 2
         self._give_back_surplus()
         pause = await self._look()
+        if pause and not self._lease:
+            self._lease = str(uuid4())  # while there is time: after a while of quiet it takes 70 µs
         if not pause and self._hands.buffer and self.alert() and not self._hinted:
             pause, self._low = REST_AFTER_BITE, -1  # slots that come free do not cut it short, only hints do
             self.wake.clear()
@@ -215,7 +218,8 @@ class Claimer:
                 self._give_back(buffer.pop())
 
     async def _claim(self, tasks: list[str], amount: int, *, above: int | None = None) -> list[Claimed]:
-        lease, worker, begun = str(uuid4()), self.worker, time.monotonic()
+        lease, worker, begun = self._lease or str(uuid4()), self.worker, time.monotonic()
+        self._lease = ""
         claim = calls.claim(
             worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount, above=above
         )

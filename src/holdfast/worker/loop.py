@@ -1,7 +1,6 @@
 """The only loop. Every background duty of a worker is a step that this repeats."""
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
@@ -46,12 +45,14 @@ def _pause(failures: int, seconds: float) -> float:
     return min(0.1 * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
-async def wait(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for the event at most this long; whether it came."""
+async def wait(wake: asyncio.Event, seconds: float) -> None:
+    """Wait until it is set, as it is after so many seconds at the latest."""
     if seconds <= 0:
         await asyncio.sleep(0)
-        return event.is_set()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
+        return
+    # A timer that wakes, too: to leave a timeout takes longer, and a claim may be waiting for that.
+    timer = asyncio.get_running_loop().call_later(seconds, wake.set)
+    try:
+        await wake.wait()
+    finally:
+        timer.cancel()

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from holdfast.events import emit
-from holdfast.worker.loop import wait
 
 Command = Callable[[int], Sequence[str]]
 
@@ -70,7 +69,12 @@ class Supervisor:
             failures = 1 if time.monotonic() - born >= WELL_SECONDS else failures + 1
             pause = min(0.1 * 2**failures, LONGEST_PAUSE) if failures > 1 else 0.0
             emit("process.died", process=number, exit=_said(code), restart_in=pause)
-            await wait(self._stop, pause)
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
 
     async def _live(self, number: int, lifeline: int) -> int:
         """One life of a child; its exit code."""
