@@ -14,7 +14,7 @@ from bench.targets import US, Verdict
 Column = tuple[str, str, str, str]
 TABLES: list[tuple[str, list[Column]]] = [
     (
-        "Throughput, jobs/s (× = Holdfast's rate by this one)",
+        "Throughput, jobs/s (× = Holdfast's rate by this one, the median of the rounds)",
         [
             ("enqueue one", "enqueue_one", "jobs_per_s", "rate"),
             ("enqueue bulk", "enqueue_bulk", "jobs_per_s", "rate"),
@@ -164,9 +164,8 @@ def _cell(results: Results, peer: str, column: Column) -> str:
         return "–"
     match form:
         case "rate":
-            ours = results.figure(measure, US, figure)
-            ratio = f" ({ours / value:.1f}×)" if ours and peer != US else ""
-            return f"{value:,.0f}{ratio}"
+            ratio = None if peer == US else results.ratio(measure, US, peer, figure)
+            return f"{value:,.0f}" + ("" if ratio is None else f" ({ratio:.1f}×)")
         case "ms" | "ratio":
             return f"{value:.1f}"
         case "share" | "seconds":

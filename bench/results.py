@@ -44,6 +44,17 @@ class Results:
         value = self.cells.get(measure, {}).get(peer, Cell()).median.get(figure)
         return None if value is None else float(value)
 
+    def ratio(self, measure: str, one: str, other: str, figure: str) -> float | None:
+        """One peer's figure by another's: the median of what it was in each round.
+
+        The machine is a fifth faster or slower from one minute to the next, which hits both sides of a round,
+        but not the medians of the two.
+        """
+        cells = self.cells.get(measure, {})
+        rounds = zip(cells.get(one, Cell()).rounds, cells.get(other, Cell()).rounds, strict=False)
+        ratios = [ours[figure] / theirs[figure] for ours, theirs in rounds]
+        return statistics.median(ratios) if ratios else None
+
     def measures_as_json(self) -> dict[str, Any]:
         return {
             measure: {peer: cell.as_json() for peer, cell in cells.items()}

@@ -1,4 +1,4 @@
-"""What Holdfast sets itself to reach, judged by the medians of one run."""
+"""What Holdfast sets itself to reach, judged by the medians of the rounds of one run."""
 # ruff: noqa: RUF001 - the sign for times is meant
 
 from collections.abc import Callable
@@ -52,24 +52,17 @@ def _at_most(text: str, most: float, value: Callable[[Results], float | None], u
 
 def _over(measure: str, peer: str) -> Callable[[Results], float | None]:
     """Our rate by a peer's."""
-    return lambda results: _divided(
-        results.figure(measure, US, "jobs_per_s"), results.figure(measure, peer, "jobs_per_s")
-    )
+    return lambda results: results.ratio(measure, US, peer, "jobs_per_s")
 
 
 def _over_best(measure: str, *, broker: str | None = None) -> Callable[[Results], float | None]:
     """Our rate by the best peer's."""
-    return lambda results: _divided(
-        results.figure(measure, US, "jobs_per_s"),
-        max(_peers(results, measure, "jobs_per_s", broker), default=None),
-    )
+    return lambda results: min(_ratios(results, measure, "jobs_per_s", broker), default=None)
 
 
 def _under_best(measure: str, figure: str, *, broker: str | None = None) -> Callable[[Results], float | None]:
     """Our latency by the best peer's."""
-    return lambda results: _divided(
-        results.figure(measure, US, figure), min(_peers(results, measure, figure, broker), default=None)
-    )
+    return lambda results: max(_ratios(results, measure, figure, broker), default=None)
 
 
 def _own(measure: str, figure: str) -> Callable[[Results], float | None]:
@@ -77,20 +70,18 @@ def _own(measure: str, figure: str) -> Callable[[Results], float | None]:
 
 
 def _memory_growth(results: Results) -> float | None:
-    return _divided(results.figure("memory", US, "rss_mb_after"), results.figure("memory", US, "rss_mb"))
+    before, after = (results.figure("memory", US, figure) for figure in ("rss_mb", "rss_mb_after"))
+    return None if before is None or after is None else after / before
 
 
-def _peers(results: Results, measure: str, figure: str, broker: str | None) -> list[float]:
+def _ratios(results: Results, measure: str, figure: str, broker: str | None) -> list[float]:
+    """Our figure by that of each peer."""
     found = (
-        results.figure(measure, name, figure)
+        results.ratio(measure, US, name, figure)
         for name, about in results.peers.items()
         if name != US and (broker is None or about["broker"] == broker)
     )
-    return [value for value in found if value is not None]
-
-
-def _divided(ours: float | None, theirs: float | None) -> float | None:
-    return None if ours is None or theirs is None else ours / theirs
+    return [ratio for ratio in found if ratio is not None]
 
 
 POSTGRES = "PostgreSQL"
