@@ -55,9 +55,13 @@ class Run:
         for measure in measures:
             begun = time.monotonic()
             times = 1 if quick else measure.times
+            far: set[str] = set()
             for number in range(1 if measure.once else rounds * times):
+                if number >= rounds:
+                    # Once and for all: its rounds are those of the others with the same number.
+                    far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
                 for peer in self._in_turn(number):
-                    if number < rounds or self._is_near(measure, peer):
+                    if peer.name not in far:
                         self._measure(measure, peer, number)
             tell(f"{measure.name}: {time.monotonic() - begun:.0f} s")
         for peer in self._peers:

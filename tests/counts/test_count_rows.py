@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from counting import Entries, blocks
-from sessions import Session, copied_database
+from sessions import Session, copied_database, roll_back_prepared
 
 MANY = 200_000
 BATCH = 500
@@ -61,6 +61,15 @@ def many_done_beside_an_open_writer(sql: Session, other: Session) -> None:
     work_off(sql)
 
 
+def many_done_beside_a_prepared_writer(sql: Session, other: Session) -> None:
+    other("set holdfast.notify = off")
+    other("begin")
+    other.enqueue("other")
+    other("prepare transaction 'stays'")
+    fill(sql)
+    work_off(sql)
+
+
 def fill(sql: Session) -> None:
     sql(
         "insert into holdfast.job (lane_id, task) "
@@ -77,7 +86,13 @@ def work_off(sql: Session) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[few_jobs, many_waiting, many_done_since_a_snapshot, many_done_beside_an_open_writer],
+    params=[
+        few_jobs,
+        many_waiting,
+        many_done_since_a_snapshot,
+        many_done_beside_an_open_writer,
+        many_done_beside_a_prepared_writer,
+    ],
 )
 def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
     """A database in each of these situations, with a thousand jobs waiting behind them."""
@@ -94,6 +109,7 @@ def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
             sql("select holdfast.test_advance(%s)", 3)
         sql.enqueue_many(2 * BATCH)
         yield dsn
+        roll_back_prepared(connection)
 
 
 @pytest.fixture

@@ -173,7 +173,11 @@ def without_autovacuum(connection: psycopg.Connection) -> None:
 
 def empty(connection: psycopg.Connection) -> None:
     """Make a database as it was when Holdfast had just been installed."""
+    roll_back_prepared(connection)
+    connection.execute(EMPTY)
+
+
+def roll_back_prepared(connection: psycopg.Connection) -> None:
     query = "select gid from pg_prepared_xacts where database = current_database()"
     for (name,) in connection.execute(query).fetchall():
         connection.execute(f"rollback prepared '{name}'")
-    connection.execute(EMPTY)

@@ -39,6 +39,21 @@ def test_the_head_follows_what_is_done(sql, flow):
     assert sql.claim_one().id == job_id
 
 
+def test_the_more_versions_of_a_lane_nobody_may_clean_up_the_longer_are_the_steps(sql, other, flow):
+    other("begin isolation level repeatable read")
+    other("select 1")
+    flow(1000)
+    assert sql.value("advance") == 1
+    sql("do 'begin for n in 1..3000 loop update holdfast.lane set safe_head = safe_head; end loop; end'")
+    sql("select pg_stat_force_next_flush()")
+    flow(2000)
+    assert sql.value("advance") == 0
+    flow(2000)
+    assert sql.value("advance") == 1
+    other("rollback")
+    sql("vacuum holdfast.lane")  # the next test has the same database
+
+
 def test_the_head_stops_at_the_first_job_that_waits(sql, flow):
     flow(1000)
     waiting = sql.enqueue()
@@ -154,7 +169,8 @@ def test_a_prepared_transaction_stops_the_heads(sql, flow):
     for _ in range(3):
         flow(1000)
         assert sql.value("advance") == 0
-    assert sql.one("select holdfast.writers()") is None
+    ((name,),) = sql("select unnest(holdfast.writers())")
+    assert name.startswith("prepared ")
     assert heads(sql) == before
     sql("commit prepared 'later'")
     assert sql.claim_one().id == job_id
@@ -248,6 +264,23 @@ def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, co
     flow(15_000)
     sql.value("advance")
     lately("commit")
+    assert [job.id for job in sql.claim(10)] == new[:10]
+
+
+def test_beside_a_prepared_transaction_too_the_head_waits_for_who_came_lately(sql, other, flow, clock):
+    flow(1000)
+    sql.value("advance")
+    sql("set holdfast.notify = off")
+    sql("begin")
+    sql.enqueue()
+    sql("prepare transaction 'stays'")
+    pass_by(sql, flow, clock)
+    sql.value("advance")
+    other("begin")
+    new = other.enqueue_many(1500)
+    flow(15_000)
+    sql.value("advance")
+    other("commit")
     assert [job.id for job in sql.claim(10)] == new[:10]
 
 

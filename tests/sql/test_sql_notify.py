@@ -73,6 +73,21 @@ def test_only_who_serves_the_queue_and_task_is_worth_a_notification(sql, sleeper
     assert heard() == ["mail"]
 
 
+@pytest.mark.parametrize(("heads", "duty"), [("head", "advance"), ("head, safe_head", "check_heads")])
+def test_a_sleeper_hears_of_jobs_behind_a_head_when_claims_come_to_them(sql, sleeper, listen, heads, duty):
+    sql.enqueue_many(3)
+    sql("select setval('holdfast.job_seq', 2000)")
+    sql(f"update holdfast.lane set ({heads}) = row({', '.join('1000' for _ in heads.split())})")
+    sleeper()
+    heard = listen("*")
+    assert sql.claim() == []
+    sql.value(duty)
+    assert heard() == ["default"]
+    assert len(sql.claim()) == 3
+    sql.value(duty)
+    assert heard() == []
+
+
 def test_a_busy_worker_hears_only_of_what_goes_before_the_jobs_it_has(sql, listen):
     worker = sql.value("register", queues=["mail"])
     assert sql.value("sleep", worker=worker, above=100) is False, "it has work, so it need not look again"

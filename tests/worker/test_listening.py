@@ -1,6 +1,7 @@
 """A session that claims and listens on one line misses no notification, whenever it comes."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -174,6 +175,46 @@ def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears):
             await call
         notify(ask)
         await ears.news.wait()
+        assert not ears.lost
+
+    hears(test)
+
+
+def test_a_line_that_was_cut_off_as_its_answer_came_is_not_used_again(hears):
+    async def test(session, ears):
+        cut = session._connection
+        cut.was_cut_off = True
+        await session.run(calls.advance())
+        assert cut.closed
+        await session.run(calls.advance())
+
+    hears(test)
+
+
+def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call(ask, until, hears):
+    async def test(session, ears):
+        # As uvloop does after an error.
+        asyncio.get_running_loop().remove_reader(session._connection._watched)
+        ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
+        await asyncio.to_thread(until, lambda: not ask(BACKEND))
+        with pytest.raises(DatabaseUnavailable) as error:
+            await session.run(calls.advance())
+        assert "no answer within" not in str(error.value)
+        assert len(ears.lost) == 1
+
+    hears(test)
+
+
+def test_calls_go_on_where_no_more_files_can_be_opened(hears, monkeypatch):
+    def full(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def test(session, ears):
+        session._unwatch()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "dup", full)
+            for _ in range(2):
+                await session.run(calls.advance())
         assert not ears.lost
 
     hears(test)

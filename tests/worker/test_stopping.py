@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, JobState
+from holdfast.database import Session
 from holdfast.worker import slots
 
 
@@ -89,6 +90,32 @@ def test_after_the_grace_what_runs_is_cut_off_and_counted(hf, work, running, unt
     seen = job.refresh()
     assert (seen.state, seen.attempt, cleaned) == (JobState.PENDING, 1, [True])
     assert job.errors()[0].error == "interrupted: its worker was stopped"
+
+
+def test_a_suspect_whose_claim_was_cut_off_is_given_back_uncharged(
+    holdfast_dsn, slow, work, until, ask, monkeypatch
+):
+    slow.enqueue()
+    ask("select from holdfast.claim(worker => holdfast.register())")
+    ask("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
+    ask("select holdfast.recover('9 days')")
+    parting, part = threading.Event(), Session._part
+
+    async def told_part(*args: object) -> None:
+        parting.set()
+        await part(*args)
+
+    monkeypatch.setattr(Session, "_part", told_part)
+    with psycopg.connect(holdfast_dsn) as other:
+        other.execute("lock table holdfast.running in exclusive mode")  # its start cannot be recorded
+        worker = work()
+        claimer = "select from pg_stat_activity where application_name = 'holdfast claimer'"
+        until(lambda: ask(f"{claimer} and wait_event_type = 'Lock'"))
+        worker.stop()
+        assert parting.wait(10)
+    worker.wait()
+    assert ask("select state, attempt from holdfast.job") == [("pending", 0)]
+    assert ask("select count(*) from holdfast.attempt_error") == [(0,)]
 
 
 def test_the_second_time_it_does_not_wait(hf, work, slow, running, told):

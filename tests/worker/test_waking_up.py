@@ -42,6 +42,16 @@ def waited(until):
     return waited
 
 
+def test_a_worker_that_lost_its_line_says_again_that_it_sleeps(work, noop, asleep, waited, ask):
+    work(poll_interval=60)
+    asleep()
+    # A server that crashes may lose what was said just before, for that is not waited for to be on disk.
+    ask("update holdfast.worker set asleep = false")
+    ask("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'")
+    asleep()
+    assert waited(noop.enqueue()) < SOON
+
+
 @pytest.mark.parametrize("queues", [None, ["other", "quick"]])
 def test_an_enqueued_job_wakes_a_sleeper(work, noop, asleep, waited, queues):
     work(poll_interval=60, queues=queues)

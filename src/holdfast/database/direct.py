@@ -118,7 +118,10 @@ class DirectAsyncConnection(AsyncConnection[Any]):
         another's the next moment; and a forked child may have it, too, where it would stir for ever.
         """
         if self._watched is None:
-            line = os.dup(self.pgconn.socket)
+            try:
+                line = os.dup(self.pgconn.socket)
+            except OSError:
+                return  # too many files are open: each call watches for itself, and hears no news between
             asyncio.get_running_loop().add_reader(line, self._stirs, heard)
             self._watched = line
 
@@ -141,6 +144,8 @@ class DirectAsyncConnection(AsyncConnection[Any]):
             self.rouse()
 
     async def _stirred(self) -> None:
+        if self.wire.has_something_to_say():
+            return  # be it an error, after which uvloop watches no more
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting

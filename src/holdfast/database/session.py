@@ -111,7 +111,10 @@ class Session(_Line[DirectAsyncConnection]):
     async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
         try:
-            return await connection.ask(call)
+            answer = await connection.ask(call)
+            if connection.was_cut_off:  # just after the answer had come
+                await self.close()
+            return answer  # noqa: TRY300 - what follows is about errors
         except asyncio.CancelledError:
             await self._part(connection, call)
             raise

@@ -9,13 +9,14 @@ whatever brings in work, then its slots, then its finisher, and says goodbye.
 
 import asyncio
 import contextlib
+import math
 import os
 import platform
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
@@ -278,6 +279,7 @@ class Life:
         asyncio.get_running_loop().call_later(MOMENT, self._promote_now.set)
 
     def _deaf(self, error: DatabaseUnavailable) -> None:
+        self._claimer.deaf()
         emit("listener.lost", worker=self._id, error=error)
 
     def _took(self, jobs: int) -> None:
@@ -362,7 +364,12 @@ class Life:
         emit("worker.stopped", worker=self._id)
 
     async def _leave(self) -> None:
+        held = list(self._hands.held)
         try:
+            if self._hands.doubted_at > -math.inf:
+                # What a claim took that was cut off never began, whatever is on record of a suspect.
+                disown = calls.disown(self._id, held, [], datetime.max.replace(tzinfo=UTC))
+                await self._serving.run(disown, deadline=self._last_words)
             await self._serving.run(calls.leave(self._id), deadline=self._last_words)
         except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
             emit("leave.failed", worker=self._id, error=error)

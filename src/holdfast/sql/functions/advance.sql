@@ -24,7 +24,8 @@
 -- (or S, if nobody is): head = least(first pending place, that + 1).
 --
 -- A prepared transaction holds its lock without a process, and changes its name
--- at a restart: while there is one, nothing is proven.
+-- at a restart, so that it may look as if it had come only now: its `since` is 0,
+-- and while there is one, nothing is proven.
 --
 -- A transaction that enqueued and stays open for minutes would hold all heads
 -- back. When one has been open for 5 seconds and a safe head lags by more than
@@ -77,10 +78,6 @@ begin
     perform holdfast.repair_sequence();
     return 0;
   end if;
-  if open is null then -- one is prepared
-    perform holdfast.take_in_late(0);
-    return holdfast.advance_eagerly(s);
-  end if;
 
   select
     coalesce(array_agg(w.writer), '{}') as writers,
@@ -93,8 +90,8 @@ begin
   from (
     select
       o.writer,
-      coalesce(w.since, watch.seq, 0) as since,
-      coalesce(w.since_at, watch.at, '-infinity') as since_at,
+      case when o.writer like 'prepared %' then 0 else coalesce(w.since, watch.seq, 0) end as since,
+      case when o.writer like 'prepared %' then '-infinity' else coalesce(w.since_at, watch.at, '-infinity') end as since_at,
       coalesce(w.seen_at, now_at) as seen_at
     from unnest(open) o (writer)
     left join unnest(watch.writers, watch.since, watch.since_at, watch.seen_at) w (writer, since, since_at, seen_at)
@@ -126,6 +123,19 @@ end
 $$;
 comment on function holdfast.advance() is 'Move the heads of the lanes past what is done; returns how many moved.';
 
+-- A move of a few places is not worth a new version of the row; the more lanes, the
+-- less it is. And the less, the more versions there are that nobody may clean up, for
+-- every enqueue and claim walks over them: while an old snapshot is held, both they
+-- and the entries that are walked over grow only like the root of the jobs done.
+create or replace function holdfast.head_step()
+returns bigint
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select greatest(500 + 5 * (select count(*) from holdfast.lane), pg_stat_get_dead_tuples('holdfast.lane'::regclass))
+$$;
+comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
+
 -- Nothing can still appear at or below `proven`: let the heads follow.
 create or replace function holdfast.advance_safely(proven bigint)
 returns integer
@@ -133,9 +143,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  -- A move of a few places is not worth a new version of the row; the more
-  -- lanes, the less it is.
-  step bigint := 500 + 5 * (select count(*) from holdfast.lane);
+  step bigint := holdfast.head_step();
   moved integer;
 begin
   update holdfast.lane l
@@ -166,6 +174,7 @@ comment on function holdfast.advance_safely(bigint) is 'Move the heads up to a p
 
 -- Jobs that came late, from this place on, between a safe head and the head that
 -- is ahead of it get a new place; to a thousand in one lane its head goes back.
+-- Whoever was woken by their commit has found nothing, and is woken again.
 drop function if exists holdfast.take_in_late(bigint); -- it told whether there were more
 create or replace function holdfast.take_in_late(from_seq bigint)
 returns void
@@ -175,6 +184,7 @@ as $$
 declare
   many constant integer := 1000;
   door text := holdfast.door(true);
+  lanes integer[];
 begin
   with late as materialized (
     select l.id as lane_id, j.place, j.seq, count(*) over (partition by l.id) >= many as are_many
@@ -197,15 +207,21 @@ begin
     set head = f.seq
     from (select late.lane_id, min(late.seq) as seq from late where late.are_many group by late.lane_id) f
     where l.id = f.lane_id
+  ),
+  placed as (
+    update holdfast.job j
+    set seq = o.new_seq
+    from (
+      select late.place, nextval('holdfast.job_seq') as new_seq
+      from (select late.place from late where not late.are_many order by late.seq) late
+    ) o
+    where j.ctid = o.place
   )
-  update holdfast.job j
-  set seq = o.new_seq
-  from (
-    select late.place, nextval('holdfast.job_seq') as new_seq
-    from (select late.place from late where not late.are_many order by late.seq) late
-  ) o
-  where j.ctid = o.place;
+  select array_agg(distinct late.lane_id) into lanes from late;
   door := holdfast.door(false);
+  if lanes is not null then
+    perform holdfast.wake_lanes(lanes);
+  end if;
 end
 $$;
 comment on function holdfast.take_in_late(bigint) is
@@ -219,6 +235,7 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
+  step bigint := holdfast.head_step();
   moved integer;
 begin
   update holdfast.lane l
@@ -239,7 +256,7 @@ begin
   ) n
   where l.id = n.id
     and n.head > l.safe_head + 10000
-    and n.head > l.head + 500;
+    and n.head > l.head + step;
   get diagnostics moved = row_count;
   return moved;
 end
@@ -270,24 +287,22 @@ comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
 
 drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 
--- The transactions that may have taken a place and not yet ended, or null if
--- one of them is prepared.
+-- The transactions that may have taken a place and not yet ended. The name of a
+-- prepared one says so.
 create or replace function holdfast.writers()
 returns text[]
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select case
-    when coalesce(bool_or(k.pid is null), false) then null
-    else coalesce(array_agg(k.virtualtransaction || ' ' || k.pid) filter (where k.pid <> pg_backend_pid()), '{}')
-  end
+  select coalesce(array_agg(coalesce(k.virtualtransaction || ' ' || k.pid, 'prepared ' || k.virtualtransaction)), '{}')
   from pg_locks k
   where k.locktype = 'relation'
     and k.relation = 'holdfast.job'::regclass
     and k.database = (select d.oid from pg_database d where d.datname = current_database())
     and k.mode = 'RowExclusiveLock'
+    and k.pid is distinct from pg_backend_pid()
 $$;
-comment on function holdfast.writers() is 'The open transactions that may have taken a place in a lane; null if one of them is prepared.';
+comment on function holdfast.writers() is 'The open transactions that may have taken a place in a lane; the name of a prepared one begins so.';
 
 -- The sequence stands below a place it has reached before: it was reset,
 -- restored or replicated. Heads start over, and the sequence moves above
@@ -332,6 +347,7 @@ as $$
 #variable_conflict use_column
 declare
   repaired integer;
+  lanes integer[];
 begin
   perform holdfast.check_isolation('check_heads');
   -- Not while the heads move.
@@ -364,14 +380,20 @@ begin
     from (select min(j.run_at) as run_at from holdfast.job j where j.state = 'scheduled') f
     where f.run_at < w.due_from
     returning w.due_from
+  ),
+  noted as (
+    insert into holdfast.audit (at, who, action, target, detail)
+    select holdfast.clock(), session_user, 'repair', 'lane ' || m.id, jsonb_build_object('head', m.head)
+    from moved m
+    union all
+    select holdfast.clock(), session_user, 'repair', 'due_from', jsonb_build_object('due_from', d.due_from)
+    from due d
+    returning id
   )
-  insert into holdfast.audit (at, who, action, target, detail)
-  select holdfast.clock(), session_user, 'repair', 'lane ' || m.id, jsonb_build_object('head', m.head)
-  from moved m
-  union all
-  select holdfast.clock(), session_user, 'repair', 'due_from', jsonb_build_object('due_from', d.due_from)
-  from due d;
-  get diagnostics repaired = row_count;
+  select (select count(*) from noted), (select array_agg(m.id) from moved m) into repaired, lanes;
+  if lanes is not null then
+    perform holdfast.wake_lanes(lanes);
+  end if;
   return repaired;
 end
 $$;

@@ -142,7 +142,7 @@ begin
 
   answer := 'unknown';
   select u.used_at, u.task into used from holdfast.used_id u where u.id = why_ended.id;
-  open := coalesce(cardinality(holdfast.writers()), 1);
+  open := cardinality(holdfast.writers());
   -- The ids that we make begin with the milliseconds since 1970; its version is 7.
   if substr(why_ended.id::text, 15, 1) = '7' then
     made_at := to_timestamp(
