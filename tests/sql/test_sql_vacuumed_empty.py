@@ -129,6 +129,18 @@ def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(sql, believed_
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < WAITING / 10
 
 
+def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
+    other("begin isolation level repeatable read")
+    other("select 1")
+    sql.enqueue_many(WAITING)
+    sql.finish(sql.claim_all())
+    sql("vacuum analyze holdfast.job")
+    worker = sql.value("register")
+    sql.enqueue()
+    sql.claim(1, worker=worker)
+    assert rows_read(sql, "holdfast.leave(%s)", worker) < 100
+
+
 @pytest.fixture
 def in_each_state(sql, believed_empty):
     """Some thousands scheduled too, and the id of a job in each state."""

@@ -188,12 +188,16 @@ begin
       perform holdfast.refuse_worker(leave.worker);
     end if;
   end if;
-  select array_agg(j.id), array_agg(j.lease), array_agg(case when r.job_id is null then 'released' else 'interrupted' end)
+  -- Not as a plain join: where the planner takes `job` for empty, as after a vacuum
+  -- beside an old snapshot, it walked through all of its ids, in the order of the join.
+  select array_agg(j.id), array_agg(j.lease), array_agg(case when r.started then 'interrupted' else 'released' end)
   into held_ids, held_leases, outcomes
-  from holdfast.job j
-  left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
-  where j.worker_id = leave.worker
-    and j.state = 'claimed';
+  from (
+    select j.id, j.lease from holdfast.job j where j.worker_id = leave.worker and j.state = 'claimed' offset 0
+  ) j
+  left join lateral (
+    select true as started from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0
+  ) r on true;
   if held_ids is null then
     return 0;
   end if;
