@@ -46,7 +46,8 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
     figures |= {f"last_{name}": rate for name, rate in last.items()}
     for name in ("held", "open"):
         if name in last and "plain" in last:
-            figures[f"{name}_ratio"] = last[name] / last["plain"]
+            pairs = zip(rates[name][-3:], rates["plain"][-3:], strict=True)
+            figures[f"{name}_ratio"] = statistics.median(disturbed / plain for disturbed, plain in pairs)
     notes = [f"{name} failed: {track.failed}" for name, track in tracks.items() if track.failed]
     return figures | ({"note": "; ".join(notes)} if notes else {})
 
