@@ -1,8 +1,9 @@
 """What a measure is, and what its cells have at hand."""
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +94,16 @@ def until(done: Done, workers: Workers, amount: int, *, patience: float) -> floa
         if now > deadline:
             raise AgentFailed(f"not finished after {patience:.0f} s ({workers.ran} handlers were called)")
         time.sleep(POLL_SECONDS if workers.ran > near else SELDOM_SECONDS)
+
+
+def median_ratio(pairs: Iterable[tuple[float, float]]) -> float | None:
+    """The median of what the first is by the second, pair by pair; none of none.
+
+    The machine is a fifth faster or slower from one minute to the next, which hits both sides of a pair, but
+    not the medians of the two.
+    """
+    ratios = [one / other for one, other in pairs]
+    return statistics.median(ratios) if ratios else None
 
 
 def percentiles(waits: Sequence[float]) -> Figures:

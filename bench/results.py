@@ -4,7 +4,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.measure import Figures
+from bench.measure import Figures, median_ratio
 
 
 @dataclass
@@ -45,15 +45,10 @@ class Results:
         return None if value is None else float(value)
 
     def ratio(self, measure: str, one: str, other: str, figure: str) -> float | None:
-        """One peer's figure by another's: the median of what it was in each round.
-
-        The machine is a fifth faster or slower from one minute to the next, which hits both sides of a round,
-        but not the medians of the two.
-        """
+        """One peer's figure by another's: the median of what it was in each round."""
         cells = self.cells.get(measure, {})
         rounds = zip(cells.get(one, Cell()).rounds, cells.get(other, Cell()).rounds, strict=False)
-        ratios = [ours[figure] / theirs[figure] for ours, theirs in rounds]
-        return statistics.median(ratios) if ratios else None
+        return median_ratio((ours[figure], theirs[figure]) for ours, theirs in rounds)
 
     def measures_as_json(self) -> dict[str, Any]:
         return {

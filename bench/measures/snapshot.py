@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from bench.in_postgres import PostgresPeer
-from bench.measure import Bench, Figures, Measure, until
+from bench.measure import Bench, Figures, Measure, median_ratio, until
 from bench.measures.backlog import PEERS
 from bench.peer import Peer
 from bench.processes import AgentFailed, Producer
@@ -46,8 +46,8 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
     figures |= {f"last_{name}": rate for name, rate in last.items()}
     for name in ("held", "open"):
         if name in last and "plain" in last:
-            pairs = zip(rates[name][-3:], rates["plain"][-3:], strict=True)
-            figures[f"{name}_ratio"] = statistics.median(disturbed / plain for disturbed, plain in pairs)
+            last_rounds = zip(rates[name][-3:], rates["plain"][-3:], strict=True)
+            figures[f"{name}_ratio"] = median_ratio(last_rounds)
     notes = [f"{name} failed: {track.failed}" for name, track in tracks.items() if track.failed]
     return figures | ({"note": "; ".join(notes)} if notes else {})
 

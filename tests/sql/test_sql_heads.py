@@ -251,11 +251,15 @@ def test_the_head_waits_a_while_for_a_large_transaction(sql, other, clock):
     assert [job.id for job in sql.claim(10)] == large[:10]
 
 
-def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, connect, flow, clock):
+@pytest.mark.parametrize("prepared", [False, True])
+def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, connect, flow, clock, prepared):
     flow(1000)
     sql.value("advance")
+    other("set holdfast.notify = off")
     other("begin")
     other.enqueue()
+    if prepared:
+        other("prepare transaction 'stays'")
     pass_by(sql, flow, clock)
     sql.value("advance")
     lately = connect()
@@ -264,23 +268,6 @@ def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, co
     flow(15_000)
     sql.value("advance")
     lately("commit")
-    assert [job.id for job in sql.claim(10)] == new[:10]
-
-
-def test_beside_a_prepared_transaction_too_the_head_waits_for_who_came_lately(sql, other, flow, clock):
-    flow(1000)
-    sql.value("advance")
-    sql("set holdfast.notify = off")
-    sql("begin")
-    sql.enqueue()
-    sql("prepare transaction 'stays'")
-    pass_by(sql, flow, clock)
-    sql.value("advance")
-    other("begin")
-    new = other.enqueue_many(1500)
-    flow(15_000)
-    sql.value("advance")
-    other("commit")
     assert [job.id for job in sql.claim(10)] == new[:10]
 
 

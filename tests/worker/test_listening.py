@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -196,7 +197,9 @@ def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call
         # As uvloop does after an error.
         asyncio.get_running_loop().remove_reader(session._connection._watched)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
-        await asyncio.to_thread(until, lambda: not ask(BACKEND))
+        hung_up = select.poll()
+        hung_up.register(session._connection.fileno(), 0)  # a server is no longer listed before it hangs up
+        await asyncio.to_thread(until, lambda: hung_up.poll(0))
         with pytest.raises(DatabaseUnavailable) as error:
             await session.run(calls.advance())
         assert "no answer within" not in str(error.value)

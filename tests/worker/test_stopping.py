@@ -109,8 +109,8 @@ def test_a_suspect_whose_claim_was_cut_off_is_given_back_uncharged(
     with psycopg.connect(holdfast_dsn) as other:
         other.execute("lock table holdfast.running in exclusive mode")  # its start cannot be recorded
         worker = work()
-        claimer = "select from pg_stat_activity where application_name = 'holdfast claimer'"
-        until(lambda: ask(f"{claimer} and wait_event_type = 'Lock'"))
+        claimer = "datname = current_database() and application_name = 'holdfast claimer'"
+        until(lambda: ask(f"select from pg_stat_activity where {claimer} and wait_event_type = 'Lock'"))
         worker.stop()
         assert parting.wait(10)
     worker.wait()

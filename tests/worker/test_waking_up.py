@@ -47,7 +47,10 @@ def test_a_worker_that_lost_its_line_says_again_that_it_sleeps(work, noop, aslee
     asleep()
     # A server that crashes may lose what was said just before, for that is not waited for to be on disk.
     ask("update holdfast.worker set asleep = false")
-    ask("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'")
+    ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and application_name = 'holdfast claimer'"
+    )
     asleep()
     assert waited(noop.enqueue()) < SOON
 

@@ -107,10 +107,10 @@ class Claimer:
     def start_over(self, worker: str) -> None:
         """From now on under another registration."""
         self.worker = worker
-        self.deaf()
+        self.forget_sleep()
 
-    def deaf(self) -> None:
-        """The line is lost, and so may be what we said of our sleep, for it does not wait for the disk."""
+    def forget_sleep(self) -> None:
+        """What we said of our sleep holds no more, or may be lost: it does not wait for the disk."""
         self._asleep = False
         self._above = None
 

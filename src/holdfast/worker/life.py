@@ -279,7 +279,7 @@ class Life:
         asyncio.get_running_loop().call_later(MOMENT, self._promote_now.set)
 
     def _deaf(self, error: DatabaseUnavailable) -> None:
-        self._claimer.deaf()
+        self._claimer.forget_sleep()
         emit("listener.lost", worker=self._id, error=error)
 
     def _took(self, jobs: int) -> None:
@@ -364,11 +364,11 @@ class Life:
         emit("worker.stopped", worker=self._id)
 
     async def _leave(self) -> None:
-        held = list(self._hands.held)
         try:
             if self._hands.doubted_at > -math.inf:
                 # What a claim took that was cut off never began, whatever is on record of a suspect.
-                disown = calls.disown(self._id, held, [], datetime.max.replace(tzinfo=UTC))
+                held, ever = list(self._hands.held), datetime.max.replace(tzinfo=UTC)
+                disown = calls.disown(self._id, held, [], before=ever)
                 await self._serving.run(disown, deadline=self._last_words)
             await self._serving.run(calls.leave(self._id), deadline=self._last_words)
         except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
