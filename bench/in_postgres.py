@@ -32,7 +32,7 @@ class PostgresPeer(Peer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: dict[object, Database] = {}
+        self._kept: dict[tuple[str, object], Database] = {}
 
     @abstractmethod
     def prepare(self, database: Database) -> None:
@@ -54,7 +54,7 @@ class PostgresPeer(Peer):
     def settled(
         self, server: Server, amount: int, tasks: Tasks, *, upon: tuple[int, str] | None = None
     ) -> Iterator[Database]:
-        key = (amount, tasks, upon)
+        key = (server.dsn, (amount, tasks, upon))
         if key not in self._kept:
             database = self._kept[key] = server.create(self._in_service(server).name)
             with self.producer(database) as producer:
@@ -71,7 +71,7 @@ class PostgresPeer(Peer):
 
         A table that was never analyzed is planned for in another way, which no queue in service ever sees.
         """
-        key = "in service"
+        key = (server.dsn, "in service")
         if key not in self._kept:
             database = self._kept[key] = server.create()
             self.prepare(database)
@@ -83,11 +83,18 @@ class PostgresPeer(Peer):
         return self._kept[key]
 
     @contextmanager
-    def goal(self, place: Database, amount: int, workers: Workers) -> Iterator[Done]:  # noqa: ARG002
+    def goal(
+        self,
+        place: Database,
+        amount: int,
+        workers: Workers,  # noqa: ARG002
+        *,
+        newest: bool = False,
+    ) -> Iterator[Done]:
         with place.connect() as connection:
             connection.execute("set enable_seqscan = off")
             connection.execute("set enable_sort = off")
-            first, last = self._range(connection, amount)
+            first, last = self._range(connection, amount, newest)
             # From the newest: while jobs are left, the first row answers.
             left = (
                 f"select exists (select from (select from {self.table} "
@@ -100,10 +107,13 @@ class PostgresPeer(Peer):
 
             yield done
 
-    def _range(self, connection: "psycopg.Connection[tuple[Any, ...]]", amount: int) -> tuple[Any, Any]:
+    def _range(
+        self, connection: "psycopg.Connection[tuple[Any, ...]]", amount: int, newest: bool
+    ) -> tuple[Any, Any]:
         """The ids of the first and the last of those jobs."""
         ordered = (
-            f"select {self.key} from {self.table} where {self.waiting} and {self.known} order by {self.key}"
+            f"select {self.key} from {self.table} where {self.waiting} and {self.known} "
+            f"order by {self.key} {'desc' if newest else 'asc'}"
         )
         rows = connection.execute(
             f"select * from ({ordered} limit 1) a union all select * from ({ordered} offset %s limit 1) b",
@@ -111,12 +121,13 @@ class PostgresPeer(Peer):
         ).fetchall()
         if len(rows) != 2:
             raise RuntimeError(f"{self.name}: fewer than {amount} jobs wait")
-        return rows[0][0], rows[1][0]
+        first, last = sorted(row[0] for row in rows)
+        return first, last
 
     def forget(self, server: Server) -> None:
-        for database in self._kept.values():
-            server.drop(database)
-        self._kept.clear()
+        for dsn, what in list(self._kept):
+            if dsn == server.dsn:
+                server.drop(self._kept.pop((dsn, what)))
 
 
 def _enqueue(producer: Producer, amount: int, tasks: Tasks) -> None:

@@ -65,7 +65,14 @@ class RedisPeer(Peer):
             yield place
 
     @contextmanager
-    def goal(self, place: RedisPlace, amount: int, workers: Workers) -> Iterator[Done]:
+    def goal(
+        self,
+        place: RedisPlace,
+        amount: int,
+        workers: Workers,
+        *,
+        newest: bool = False,  # noqa: ARG002
+    ) -> Iterator[Done]:
         """All handlers were called and nothing waits: Redis keeps no record of what is finished.
 
         That is generous. Acknowledgements may still be on their way, at dramatiq for seconds.

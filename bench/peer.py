@@ -103,8 +103,14 @@ class Peer(ABC):
         """
 
     @abstractmethod
-    def goal(self, place: Any, amount: int, workers: Workers) -> AbstractContextManager[Done]:
-        """Asks whether the first `amount` of the jobs that wait now and are not strangers are finished."""
+    def goal(
+        self, place: Any, amount: int, workers: Workers, *, newest: bool = False
+    ) -> AbstractContextManager[Done]:
+        """Asks whether the first `amount` of the jobs that wait now and are not strangers are finished.
+
+        Or the newest: where those before them cannot be cleaned up, to look for the first takes a second, and
+        leaves nothing else in the server's memory.
+        """
 
     def forget(self, server: Server) -> None:  # noqa: B027 - most keep nothing
         """Give back what was kept for the run."""

@@ -54,9 +54,23 @@ class Database:
 class Server:
     """Makes, copies and drops databases."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, home: Path | None = None) -> None:
+        """`home` is where a private one has its data."""
         self.dsn = dsn
+        self._home = home
         self._made = 0
+
+    @contextmanager
+    def another(self) -> Iterator["Server"]:
+        """One more like it, for as long as it is needed; of a server that was named there is no other.
+
+        An open transaction is felt in all databases of a server: what was done since is cleaned up in none.
+        """
+        if self._home is None:
+            yield self
+            return
+        with _private(self._home) as server:
+            yield server
 
     def create(self, template: str | None = None, *, by_file: bool = False) -> Database:
         """A new database. `by_file` copies a large template faster, at the price of two checkpoints."""
@@ -94,6 +108,17 @@ class Server:
             "load": f"{os.getloadavg()[0]:.2f} at the start",
         }
 
+    def fdatasync(self, times: int = 100) -> float:
+        """How long its disk takes to be sure of one page: without it no figure here means anything."""
+        spent = []
+        with tempfile.NamedTemporaryFile(dir=self._home) as file:
+            for _ in range(times):
+                begun = time.perf_counter()
+                os.pwrite(file.fileno(), b"x" * 8192, 0)
+                os.fdatasync(file.fileno())
+                spent.append(time.perf_counter() - begun)
+        return sorted(spent)[times // 2]
+
     def _execute(self, statement: sql.SQL | sql.Composed) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(statement)
@@ -106,26 +131,19 @@ def start(dsn: str | None, home: Path | None) -> Iterator[tuple[Server, dict[str
         server = Server(dsn)
         yield server, server.facts()
         return
-    place = Path(tempfile.mkdtemp(prefix="hfbench-", dir=home))
+    with _private(home) as server:
+        yield server, {**server.facts(), "fdatasync": f"{server.fdatasync() * 1e6:.0f} µs"}
+
+
+@contextmanager
+def _private(parent: Path | None) -> Iterator[Server]:
+    place = Path(tempfile.mkdtemp(prefix="hfbench-", dir=parent))
     place.chmod(0o755)
     try:
         with embedded.start(place, database=PREFIX) as private:
-            server = Server(private.dsn)
-            yield server, {**server.facts(), "fdatasync": f"{_fdatasync(place) * 1e6:.0f} µs"}
+            yield Server(private.dsn, place)
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-def _fdatasync(directory: Path, times: int = 100) -> float:
-    """How long the disk takes to be sure of one page: without it no figure here means anything."""
-    spent = []
-    with tempfile.NamedTemporaryFile(dir=directory) as file:
-        for _ in range(times):
-            begun = time.perf_counter()
-            os.pwrite(file.fileno(), b"x" * 8192, 0)
-            os.fdatasync(file.fileno())
-            spent.append(time.perf_counter() - begun)
-    return sorted(spent)[times // 2]
 
 
 def _processor() -> str:

@@ -63,7 +63,14 @@ class Awa(PostgresPeer):
             raise NotInstalled(done.stderr.strip().splitlines()[-1])
 
     @contextmanager
-    def goal(self, place: Database, amount: int, workers: Workers) -> Iterator[Done]:  # noqa: ARG002
+    def goal(
+        self,
+        place: Database,
+        amount: int,
+        workers: Workers,  # noqa: ARG002
+        *,
+        newest: bool = False,  # noqa: ARG002
+    ) -> Iterator[Done]:
         """It keeps counts of what is finished; its view of jobs takes minutes."""
         finished = """
           select (select coalesce(sum(completed_count), 0) from awa.receipt_completion_batches)

@@ -28,7 +28,10 @@ FINISH = {"job_pkey": 1000, "lane_pkey": 2}
 # Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in take_in_late.
 ADVANCE = {"job_pending": 1, "job_due": 0}
 # Caught: looking at tombstones for five minutes.
-RECOVER = {"job_held": 0, "job_pkey": 0}
+RECOVER = {"job_held": 0, "job_pkey": 0, "worker_pkey": 63, "worker": 63}
+# Entries of those who never were, because their registration was undone here. Caught: looking for the jobs of
+# all but the living; looking behind the heads each time.
+UPKEEP = {"job_held": 2000, "job_pending": 0, "job_pkey": 0}
 # Among many entries; an index of few is less deep, and a claim touches a sixth less. Before PostgreSQL
 # 17 a search for many ids begins at the root for each.
 BLOCKS = {"claim": 7550, "finish": 4620}
@@ -79,8 +82,21 @@ def fill(sql: Session) -> None:
 
 
 def work_off(sql: Session) -> None:
-    for _ in range(MANY // 10_000):
-        sql("select holdfast.finish(array_agg(id), array_agg(lease)) from holdfast.claim(amount => 10000)")
+    """Claimed, and then finished: what one transaction does and undoes is soon cleaned up, whoever looks."""
+    sql("""
+        do $$
+        declare
+          held record;
+        begin
+          for batch in 1..20 loop
+            select array_agg(c.id) as ids, array_agg(c.lease) as leases into held
+            from holdfast.claim(amount => 10000) c;
+            commit;
+            perform holdfast.finish(held.ids, held.leases);
+            commit;
+          end loop;
+        end $$
+    """)
     assert sql.claim() == []
 
 
@@ -159,5 +175,16 @@ def test_an_advance_does_not_walk_over_what_it_has_passed(sql, entries):
 
 
 def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(sql, entries):
-    sql("update holdfast.worker set left_at = holdfast.clock() - interval '6 seconds'")
+    sql("update holdfast.worker set left_at = holdfast.clock()")
+    for _ in range(2):  # those who write are noted, then looked after
+        sql.value("recover")
     entries.are_at_most(RECOVER, entries.of("recover"))
+
+
+def test_upkeep_does_not_walk_over_what_known_workers_have_done(sql, entries):
+    # It has just looked behind the heads, and that took a while.
+    sql(
+        "update holdfast.duty set looks = array[holdfast.clock(), holdfast.clock() - interval '1 second'] "
+        "where name = 'check_heads'"
+    )
+    entries.are_at_most(UPKEEP, entries.of("upkeep", rest="1 second"))

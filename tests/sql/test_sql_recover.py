@@ -270,3 +270,123 @@ def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
 def test_very_many_jobs_of_a_lost_worker_are_taken_back_in_one_look(sql, watch, worker_with):
     worker_with(6000)
     assert watch(LEASE + 10) == 6000
+
+
+@pytest.fixture
+def claim_under_way(connect):
+    """Claim a job in a transaction that stays open."""
+
+    def claim(worker):
+        session = connect()
+        session("set holdfast.notify = off")  # or it could not be prepared
+        session("begin")
+        (job,) = session.claim(1, worker=worker)
+        return session, job
+
+    return claim
+
+
+def end(sql, how, worker):
+    """Let a worker end."""
+    if how == "left":
+        sql.value("leave", worker=worker)
+    else:
+        sql("update holdfast.worker set heartbeat_at = heartbeat_at - interval '1 day' where id = %s", worker)
+        assert sql.value("recover", timeout="1 hour") == 0
+
+
+ENDS = pytest.mark.parametrize("how", ["left", "lost"])
+
+
+@ENDS
+def test_a_claim_that_was_under_way_when_its_worker_ended_is_taken_back_whenever_it_commits(
+    sql, clock, look, claim_under_way, how
+):
+    sql.enqueue()
+    worker = sql.value("register")
+    claiming, job = claim_under_way(worker)
+    end(sql, how, worker)
+    for _ in range(5):
+        clock.advance(hours=1)
+        assert look() == 0
+    claiming("commit")
+    assert sql.live(job.id).state == "claimed"
+    assert look() == 1
+    assert (sql.state(job.id), sql.job(job.id).attempt) == ("pending", 0)
+
+
+@ENDS
+def test_such_a_claim_does_not_wait_for_others_that_stay_open(sql, other, look, claim_under_way, how):
+    sql.enqueue()
+    worker = sql.value("register")
+    other("begin")
+    other.enqueue("other")
+    claiming, job = claim_under_way(worker)
+    end(sql, how, worker)
+    assert [look(), look(), look()] == [0, 0, 0]
+    claiming("commit")
+    assert look() == 1
+    assert sql.state(job.id) == "pending"
+    other("rollback")
+
+
+@ENDS
+def test_what_was_claimed_just_before_the_first_look_is_found_beside_a_transaction_that_stays_open(
+    sql, other, look, claim_under_way, how
+):
+    sql.enqueue()
+    worker = sql.value("register")
+    claiming, job = claim_under_way(worker)
+    end(sql, how, worker)
+    claiming("commit")
+    other("begin")
+    other.enqueue("other")
+    assert look() + look() == 1
+    assert sql.state(job.id) == "pending"
+    other("rollback")
+
+
+@ENDS
+def test_a_prepared_claim_is_taken_back_too_although_a_restart_gives_it_another_name(
+    sql, look, claim_under_way, how
+):
+    sql.enqueue()
+    worker = sql.value("register")
+    claiming, job = claim_under_way(worker)
+    claiming("prepare transaction 'claims'")
+    end(sql, how, worker)
+    assert [look(), look(), look()] == [0, 0, 0]
+    # As a restart would: those who were awaited are known by no name.
+    sql("update holdfast.worker set awaits = '{prepared -1/1}'")
+    assert [look(), look(), look()] == [0, 0, 0]
+    sql("commit prepared 'claims'")
+    assert look() == 1
+    assert sql.state(job.id) == "pending"
+
+
+def test_a_job_of_a_lost_worker_that_somebody_has_locked_is_not_forgotten(
+    sql, other, clock, look, worker_with
+):
+    worker, (job,) = worker_with(1)
+    with other.connection.transaction():
+        other("select from holdfast.job where id = %s for update", job.id)
+        assert sql.lose(worker) == 0
+        for _ in range(5):
+            clock.advance(hours=1)
+            assert look() == 0
+    assert look() == 1
+    assert sql.state(job.id) == "pending"
+
+
+def test_a_worker_that_was_gone_for_a_day_is_looked_after_once_more_before_it_is_forgotten(
+    sql, clock, worker_with
+):
+    worker, (job,) = worker_with(1)
+    sql("update holdfast.worker set left_at = holdfast.clock(), awaits = '{}' where id = %s", worker)
+    clock.advance(hours=23)
+    sql.value("upkeep")
+    assert sql.live(job.id).state == "claimed"
+    clock.advance(hours=2)
+    sql.value("upkeep")
+    assert sql.state(job.id) == "pending"
+    assert sql("select from holdfast.worker where id = %s", worker) == []

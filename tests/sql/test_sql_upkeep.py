@@ -53,6 +53,17 @@ def test_partitions_are_made_a_week_ahead_with_a_default_behind_them(sql, today)
     assert partitions(sql) == named(*days) | {"finished_default"}
 
 
+def test_no_partition_is_gone_through_because_rows_come_in(sql, clock):
+    clock.advance(days=3)
+    sql.value("upkeep")
+    options = sql(
+        "select c.reloptions from pg_inherits i join pg_class c on c.oid = i.inhrelid "
+        "where i.inhparent in ('holdfast.finished'::regclass, 'holdfast.event'::regclass) and c.relkind = 'r'"
+    )
+    assert len(options) == 2 * (1 + 7 + 3)
+    assert all("autovacuum_vacuum_insert_threshold=-1" in some for (some,) in options)
+
+
 def test_a_finished_job_lies_in_the_partition_of_its_day(sql, today, done, clock):
     assert place(sql, done()) == "finished_default"
     for days in (1, 3):
@@ -240,6 +251,28 @@ def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
     assert sql.value("upkeep", rest="45 seconds") == 0
     clock.advance(minutes=2)
     assert sql.value("upkeep", rest="45 seconds") == 1, "but no longer than a quarter of an hour"
+
+
+def test_what_should_not_be_is_looked_for_less_often_the_longer_that_takes(sql, clock):
+    def behind_the_head() -> bool:
+        return sql.one("select exists (select from holdfast.lane l where l.head > 1000)")
+
+    def pass_by() -> None:
+        sql("update holdfast.lane set head = 1000000, safe_head = 1000000")
+
+    sql.enqueue()
+    sql.value("upkeep")
+    sql("update holdfast.duty set looks[2] = looks[1] - interval '0.3 seconds' where name = 'check_heads'")
+    pass_by()
+    clock.advance(minutes=4)
+    sql.value("upkeep", rest="45 seconds")
+    assert behind_the_head()
+    clock.advance(minutes=2)
+    sql.value("upkeep", rest="45 seconds")
+    assert not behind_the_head()
+    pass_by()
+    sql.value("upkeep")
+    assert not behind_the_head(), "by hand it is done at once"
 
 
 def test_what_fails_undoes_nothing_else(sql, today, done, clock):

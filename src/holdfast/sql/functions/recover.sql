@@ -16,6 +16,15 @@
 -- get theirs back. All become suspects, and a suspect's start is recorded as it
 -- is claimed; where a suspect had started, only suspects are charged.
 --
+-- A claim that was under way when its worker was declared lost, or departed, may
+-- commit later. To look at all tombstones for ever would not do: while somebody holds
+-- an old snapshot, a look walks over all that the worker has ever held. But a claim
+-- holds its lock on `job` before it asks whether its worker is there. So the writers
+-- that are open once the end of a worker is on record are all that may yet bring it
+-- jobs (`awaits`); another look is due when one of them has ended, and when all have,
+-- it is the last one. A prepared transaction changes its name at a restart: it is
+-- awaited as long as there is any.
+--
 -- Lock order: rows of `worker`, then of `job`. Jobs that are locked are stepped
 -- over: they are just being reported on, and the next look comes soon.
 create or replace function holdfast.recover(timeout interval default null)
@@ -33,7 +42,10 @@ declare
   now_at timestamptz := holdfast.clock();
   begun constant timestamptz := clock_timestamp();
   heard_before timestamptz;
-  dead_workers uuid[];
+  gone uuid[];
+  writers text[];
+  looked_at uuid[];
+  held record;
   total integer := 0;
   taken integer;
 begin
@@ -66,27 +78,55 @@ begin
     return 0;
   end if;
 
-  -- A claim that was under way when its worker was declared lost, or departed,
-  -- may commit a moment later: the fresh tombstones are looked at again. For no
-  -- longer, because all that a worker has ever held is walked over while somebody
-  -- holds an old snapshot; what comes later still is an orphan, for upkeep.
-  select array_agg(w.id) into dead_workers
-  from holdfast.worker w
-  where greatest(w.lost_at, w.left_at) > now_at - interval '5 seconds';
-  loop
-    exit when dead_workers is null;
-    taken := holdfast.take_back(
-      array(
-        select j.id from holdfast.job j
+  -- First who is gone, then who writes: in this order, or it proves nothing.
+  gone := array(
+    select w.id from holdfast.worker w
+    where (w.lost_at is not null or w.left_at is not null)
+      and w.awaits is distinct from '{}');
+  if gone <> '{}' then
+    writers := holdfast.writers();
+    -- Who left has given everything back itself, as it left.
+    looked_at := array(
+      select w.id from holdfast.worker w
+      where w.id = any(gone)
+        and case when w.awaits is null then w.left_at is null or writers = '{}' else not w.awaits <@ writers end);
+    loop
+      select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases into held
+      from (
+        select j.id, j.lease from holdfast.job j
         where j.state = 'claimed'
-          and j.worker_id = any(dead_workers)
+          and j.worker_id = any(looked_at)
         limit 5000
-        for update skip locked),
-      now_at);
-    total := total + taken;
-    -- All of them by hand; as a duty for no longer than a second, and on at the next look.
-    exit when taken = 0 or recover.timeout is null and (taken < 5000 or clock_timestamp() > begun + interval '1 second');
-  end loop;
+      ) j;
+      -- By id: a look by worker would walk over all that it ever held once more.
+      taken := holdfast.take_back(
+        array(
+          select j.id
+          from unnest(held.ids, held.leases) h (id, lease)
+          cross join lateral (
+            select j.id from holdfast.job j where j.id = h.id and j.lease = h.lease for update skip locked
+          ) j),
+        now_at);
+      total := total + taken;
+      -- All of them by hand; as a duty for no longer than a second, and on at the next look.
+      exit when taken = 0 or recover.timeout is null and (taken < 5000 or clock_timestamp() > begun + interval '1 second');
+    end loop;
+    update holdfast.worker w
+    set awaits =
+      array(select o from unnest(writers) o where w.awaits is null or o = any(w.awaits) or o like 'prepared %')
+      -- The end itself is over: so the next look is due in any case.
+      || case when w.id = any(looked_at) then '{}' else '{its end}'::text[] end
+    where w.id in (
+      select g.id from holdfast.worker g
+      where g.id = any(gone)
+        -- Nobody can know yet that we have declared it lost just now.
+        and g.lost_at is distinct from now_at
+        and case when g.id = any(looked_at)
+          then taken = cardinality(held.ids) and taken < 5000
+          else g.awaits is null
+        end
+      for update skip locked);
+  end if;
   -- A worker ends what runs too long by itself. Where it hangs as a whole, its
   -- heartbeat may go on, so the deadline is enforced here, a little later.
   total := total + holdfast.take_back(

@@ -4,7 +4,9 @@
 --
 -- It looks through much, above all while somebody holds an old snapshot, and a fleet
 -- calls it all the time: so not if the last one ended less than `rest` ago, nor
--- less than twenty times as long ago as it took, up to a quarter of an hour.
+-- less than twenty times as long ago as it took, up to a quarter of an hour. What is
+-- looked for behind the heads should not be there at all, and the look goes through
+-- all that was done since that snapshot: it rests a thousand times as long as it took.
 drop function if exists holdfast.upkeep(); -- without a rest
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
@@ -17,7 +19,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  last timestamptz[];
+  begun_at timestamptz;
   done integer := 0;
   amount integer;
   orphans uuid[];
@@ -27,21 +29,41 @@ begin
   if not pg_try_advisory_xact_lock(holdfast.duty_lock('upkeep')) then
     return 0;
   end if;
-  select d.looks into last from holdfast.duty d where d.name = 'upkeep';
-  if now_at between last[1] and last[1] + greatest(upkeep.rest, least(20 * (last[1] - last[2]), interval '15 minutes')) and upkeep.rest is not null then
+  if holdfast.rests('upkeep', upkeep.rest, 20, now_at) then
     return 0;
   end if;
 
-  -- Held by a worker that has no row any more, or has long been lost: nobody
-  -- will ever report. Not beside recover, which writes to the same workers.
+  -- Held by a worker that is nobody's, or has been gone for a day: nobody will ever
+  -- report. recover() has taken back all others. Looked for between the workers that
+  -- are known, for what these have held is walked over while anyone holds an old
+  -- snapshot. Not beside recover, which writes to the same workers.
   if pg_try_advisory_xact_lock(holdfast.duty_lock('recover')) then
     orphans := array(
-      select j.id from holdfast.job j
-      where j.state = 'claimed'
-        and not exists (select from holdfast.worker w where w.id = j.worker_id and w.lost_at is null and w.left_at is null)
-        and j.claimed_at < now_at - interval '30 seconds'
-      limit 50000
-      for update skip locked);
+      select j.id
+      from (
+        select
+          coalesce(lag(w.id) over (order by w.id), '00000000-0000-0000-0000-000000000000') as after,
+          w.id as before
+        from (select w.id from holdfast.worker w union all select 'ffffffff-ffff-ffff-ffff-ffffffffffff') w
+      ) w
+      cross join lateral (
+        select j.id from holdfast.job j
+        where j.state = 'claimed'
+          and j.worker_id > w.after
+          and j.worker_id < w.before
+          and j.claimed_at < now_at - interval '30 seconds'
+        limit 50000
+        for update skip locked
+      ) j
+      limit 50000);
+    orphans := orphans || array(
+      select j.id
+      from holdfast.worker w
+      cross join lateral (
+        select j.id from holdfast.job j where j.state = 'claimed' and j.worker_id = w.id limit 50000 for update skip locked
+      ) j
+      where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
+      limit 50000);
     done := done + holdfast.take_back(orphans, now_at);
   end if;
 
@@ -102,6 +124,8 @@ begin
 
   -- One that fails stops no other, and undoes nothing of the above.
   foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions}'::text[] loop
+    continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, now_at);
+    begun_at := holdfast.clock();
     begin
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
@@ -114,19 +138,48 @@ begin
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
+      if part = 'check_heads' then
+        perform holdfast.note_look(part, begun_at);
+      end if;
     exception when others then
       raise warning 'holdfast.%: %', part, sqlerrm;
       perform holdfast.note_duty('upkeep', format('%s: %s', part, sqlerrm));
     end;
   end loop;
-  insert into holdfast.duty (name, looks)
-  values ('upkeep', array[holdfast.clock(), now_at])
-  on conflict (name) do update set looks = excluded.looks;
+  perform holdfast.note_look('upkeep', now_at);
   return done;
 end
 $$;
 comment on function holdfast.upkeep(interval) is
   'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
+
+-- Whether a duty has its rest: the one it is given, and some times as long as it took, up
+-- to a quarter of an hour. Without a rest, as by hand, it has none.
+create or replace function holdfast.rests(duty text, rest interval, times integer, now_at timestamptz)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select
+    from holdfast.duty d
+    where d.name = rests.duty
+      and now_at between d.looks[1] and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), interval '15 minutes'))
+      and rests.rest is not null)
+$$;
+comment on function holdfast.rests(text, interval, integer, timestamptz) is
+  'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as it took.';
+
+create or replace function holdfast.note_look(duty text, begun_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.duty (name, looks)
+  values (note_look.duty, array[holdfast.clock(), begun_at])
+  on conflict (name) do update set looks = excluded.looks
+$$;
+comment on function holdfast.note_look(text, timestamptz) is 'Note when a duty began and that it has ended.';
 
 -- What no dropped partition takes along, past the longest retention: errors, steps,
 -- checkpoints and counts of events of jobs that are no more; and those who waited for
@@ -210,7 +263,10 @@ begin
       parent || '_default', time_column, day::timestamptz, time_column, (day + 1)::timestamptz) into taken;
     continue when taken;
     begin
-      execute format('create table holdfast.%I (like holdfast.%I including defaults including constraints) with (vacuum_truncate = off)', name, parent);
+      -- Not gone through because rows come in: see migration 0014.
+      execute format(
+        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
+        name, parent);
       execute format('alter table holdfast.%I replica identity full', name); -- rows are deleted, also where all tables are published
       execute format(
         'alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
