@@ -174,10 +174,15 @@ def test_an_advance_does_not_walk_over_what_it_has_passed(sql, entries):
     entries.are_at_most(ADVANCE, entries.of("advance"))
 
 
-def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(sql, entries):
+@pytest.fixture
+def all_left(sql) -> None:
     sql("update holdfast.worker set left_at = holdfast.clock()")
-    for _ in range(2):  # those who write are noted, then looked after
+    for _ in range(2):  # those who write are noted; then there is a look
         sql.value("recover")
+
+
+@pytest.mark.usefixtures("all_left")
+def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(entries):
     entries.are_at_most(RECOVER, entries.of("recover"))
 
 

@@ -257,6 +257,16 @@ def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(sql, clock, worker_w
     assert [(sql.state(job.id), sql.job(job.id).attempt) for job in jobs] == [("pending", 1), ("pending", 0)]
 
 
+def test_orphans_are_found_between_all_other_workers_and_these_are_left_alone(sql, clock, worker_with):
+    made = sorted(worker_with(1) for _ in range(7))
+    orphans = [made[0], made[3], made[6]]
+    sql("delete from holdfast.worker where id = any(%s)", [worker for worker, _ in orphans])
+    clock.advance(seconds=31)
+    sql.value("upkeep")
+    states = [sql.live(job.id).state for _, (job,) in made]
+    assert states == ["pending", "claimed", "claimed", "pending", "claimed", "claimed", "pending"]
+
+
 def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
     hasty, its = worker_with(1, lease_time=timedelta(seconds=10))
     slow, theirs = worker_with(1, lease_time=timedelta(minutes=5))
@@ -376,6 +386,80 @@ def test_a_job_of_a_lost_worker_that_somebody_has_locked_is_not_forgotten(
             assert look() == 0
     assert look() == 1
     assert sql.state(job.id) == "pending"
+
+
+def test_very_many_locked_jobs_do_not_stand_in_the_way_of_others(sql, other, look, worker_with):
+    worker, _ = worker_with(5200)
+    with other.connection.transaction():
+        other("select from holdfast.job order by ctid limit 5100 for update")
+        assert sql.lose(worker) == 100
+    assert look() == 5100
+
+
+def awaited(sql, worker) -> list[str] | None:
+    return sql.one("select awaits from holdfast.worker where id = %s", worker)
+
+
+@ENDS
+def test_those_who_come_after_the_end_are_not_awaited(sql, other, look, claim_under_way, how):
+    sql.enqueue()
+    worker = sql.value("register")
+    claiming, _ = claim_under_way(worker)
+    end(sql, how, worker)
+    look()
+    other("begin")
+    other.enqueue("other")
+    claiming("commit")
+    assert look() == 1
+    assert awaited(sql, worker) == []
+    other("rollback")
+
+
+@ENDS
+def test_a_long_transaction_is_awaited_without_looking_again_and_again(sql, other, look, how):
+    worker = sql.value("register")
+    other("begin")
+    other.enqueue("other")
+    end(sql, how, worker)
+    look()
+    look()
+    (name,) = awaited(sql, worker)
+    assert [look(), look()] == [0, 0]
+    assert awaited(sql, worker) == [name]
+    other("rollback")
+    look()
+    assert awaited(sql, worker) == []
+
+
+@ENDS
+def test_an_end_that_is_not_yet_committed_is_not_the_last_word(sql, other, look, how):
+    sql.enqueue()
+    worker = sql.value("register")
+    with sql.connection.transaction():
+        if how == "left":
+            sql.value("leave", worker=worker)
+        else:
+            sql.value("recover", timeout="0")
+        sql.value("recover", timeout="1 hour")
+        (job,) = other.claim(1, worker=worker)  # to others it is still there
+    assert look() == 1
+    assert sql.state(job.id) == "pending"
+
+
+def test_a_claim_has_its_lock_before_it_asks_for_its_worker(sql, other, connect, background, clock, refused):
+    """What the proof in look_after_gone() rests upon."""
+    sql.enqueue()
+    worker = sql.value("register")
+    clock.advance(seconds=20)  # so that the claim renews the heartbeat, and waits for whoever has the row
+    claiming = connect()
+    with other.connection.transaction():
+        other("update holdfast.worker set lost_at = holdfast.clock() where id = %s", worker)
+        claimed = background(lambda: claiming.claim(1, worker=worker))
+        sql.until(lambda: sql.is_waiting(claiming))
+        writers = sql.one("select holdfast.writers()")
+        assert [name for name in writers if name.endswith(f" {claiming.pid}")]
+    with refused("HF006"):
+        claimed()
 
 
 def test_a_worker_that_was_gone_for_a_day_is_looked_after_once_more_before_it_is_forgotten(

@@ -334,7 +334,7 @@ end
 $$;
 comment on function holdfast.repair_sequence() is 'Set the heads back and the sequence forward after the sequence was reset.';
 
--- Whatever stands behind a head is found once a minute, and the head goes back to it.
+-- Whatever stands behind a head is found within minutes, and the head goes back to it.
 create or replace function holdfast.check_heads()
 returns integer
 language plpgsql volatile security definer
@@ -346,12 +346,14 @@ set lock_timeout = '1s'
 as $$
 #variable_conflict use_column
 declare
+  begun_at timestamptz;
   repaired integer;
   lanes integer[];
 begin
   perform holdfast.check_isolation('check_heads');
   -- Not while the heads move.
   perform pg_advisory_xact_lock(holdfast.duty_lock('advance'));
+  begun_at := holdfast.clock();
   -- A late job that was locked when it was looked for.
   perform holdfast.take_in_late(0);
   with behind as (
@@ -394,6 +396,7 @@ begin
   if lanes is not null then
     perform holdfast.wake_lanes(lanes);
   end if;
+  perform holdfast.note_look('check_heads', begun_at);
   return repaired;
 end
 $$;

@@ -55,6 +55,8 @@ begin
   end if;
   door := holdfast.door(true);
 
+  -- Nothing about the worker is asked before a statement that locks `job`: see look_after_gone().
+  --
   -- One lane alone has work, as nearly always when a worker was woken: then all is
   -- one statement, which takes an eighth less time than those below.
   return query

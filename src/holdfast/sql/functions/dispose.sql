@@ -55,6 +55,7 @@ as $$
 begin
   perform holdfast.make_archive(null);
   execute format('alter table holdfast.%I detach partition holdfast.%I', parent, partition);
+  execute format('alter table holdfast.%I reset (autovacuum_vacuum_insert_threshold)', partition); -- here it stays
   execute format('alter table holdfast.%I set schema holdfast_archive', partition);
   execute format('comment on table holdfast_archive.%I is %L', partition, format(
     '%s of %s, archived by Holdfast on %s.',

@@ -105,7 +105,7 @@ as $$
     'critical',
     format('Jobs stand behind the head of %s, where claims do not come to them: the first of them in queue %s, task %s.',
       holdfast.amount_in_words(count(*), 'lane'), min(l.queue), min(l.task)),
-    'Upkeep finds them within a minute; at once: select holdfast.check_heads();. Has somebody written to holdfast.lane or job_seq?',
+    'Upkeep finds them within minutes; at once: select holdfast.check_heads();. Has somebody written to holdfast.lane or job_seq?',
     jsonb_build_object('lanes', count(*))
   from lanes l
   where l.behind is not null

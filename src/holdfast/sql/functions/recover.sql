@@ -16,15 +16,6 @@
 -- get theirs back. All become suspects, and a suspect's start is recorded as it
 -- is claimed; where a suspect had started, only suspects are charged.
 --
--- A claim that was under way when its worker was declared lost, or departed, may
--- commit later. To look at all tombstones for ever would not do: while somebody holds
--- an old snapshot, a look walks over all that the worker has ever held. But a claim
--- holds its lock on `job` before it asks whether its worker is there. So the writers
--- that are open once the end of a worker is on record are all that may yet bring it
--- jobs (`awaits`); another look is due when one of them has ended, and when all have,
--- it is the last one. A prepared transaction changes its name at a restart: it is
--- awaited as long as there is any.
---
 -- Lock order: rows of `worker`, then of `job`. Jobs that are locked are stepped
 -- over: they are just being reported on, and the next look comes soon.
 create or replace function holdfast.recover(timeout interval default null)
@@ -42,12 +33,7 @@ declare
   now_at timestamptz := holdfast.clock();
   begun constant timestamptz := clock_timestamp();
   heard_before timestamptz;
-  gone uuid[];
-  writers text[];
-  looked_at uuid[];
-  held record;
-  total integer := 0;
-  taken integer;
+  total integer;
 begin
   perform holdfast.check_isolation('recover');
   if recover.timeout < interval '0' then
@@ -78,55 +64,8 @@ begin
     return 0;
   end if;
 
-  -- First who is gone, then who writes: in this order, or it proves nothing.
-  gone := array(
-    select w.id from holdfast.worker w
-    where (w.lost_at is not null or w.left_at is not null)
-      and w.awaits is distinct from '{}');
-  if gone <> '{}' then
-    writers := holdfast.writers();
-    -- Who left has given everything back itself, as it left.
-    looked_at := array(
-      select w.id from holdfast.worker w
-      where w.id = any(gone)
-        and case when w.awaits is null then w.left_at is null or writers = '{}' else not w.awaits <@ writers end);
-    loop
-      select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases into held
-      from (
-        select j.id, j.lease from holdfast.job j
-        where j.state = 'claimed'
-          and j.worker_id = any(looked_at)
-        limit 5000
-      ) j;
-      -- By id: a look by worker would walk over all that it ever held once more.
-      taken := holdfast.take_back(
-        array(
-          select j.id
-          from unnest(held.ids, held.leases) h (id, lease)
-          cross join lateral (
-            select j.id from holdfast.job j where j.id = h.id and j.lease = h.lease for update skip locked
-          ) j),
-        now_at);
-      total := total + taken;
-      -- All of them by hand; as a duty for no longer than a second, and on at the next look.
-      exit when taken = 0 or recover.timeout is null and (taken < 5000 or clock_timestamp() > begun + interval '1 second');
-    end loop;
-    update holdfast.worker w
-    set awaits =
-      array(select o from unnest(writers) o where w.awaits is null or o = any(w.awaits) or o like 'prepared %')
-      -- The end itself is over: so the next look is due in any case.
-      || case when w.id = any(looked_at) then '{}' else '{its end}'::text[] end
-    where w.id in (
-      select g.id from holdfast.worker g
-      where g.id = any(gone)
-        -- Nobody can know yet that we have declared it lost just now.
-        and g.lost_at is distinct from now_at
-        and case when g.id = any(looked_at)
-          then taken = cardinality(held.ids) and taken < 5000
-          else g.awaits is null
-        end
-      for update skip locked);
-  end if;
+  -- All of them by hand; as a duty for no longer than a second, and on at the next look.
+  total := holdfast.look_after_gone(now_at, case when recover.timeout is null then begun + interval '1 second' else 'infinity' end);
   -- A worker ends what runs too long by itself. Where it hangs as a whole, its
   -- heartbeat may go on, so the deadline is enforced here, a little later.
   total := total + holdfast.take_back(
@@ -154,6 +93,91 @@ end
 $$;
 comment on function holdfast.recover(interval) is
   'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
+
+-- Take back what is held by workers that are gone; returns how many jobs. Goes on until
+-- that time, and then at the next look.
+--
+-- A claim that was under way when its worker was declared lost, or departed, may
+-- commit later. To look at all tombstones for ever would not do: while somebody holds
+-- an old snapshot, a look walks over all that the worker has ever held. But a claim
+-- holds its lock on `job` before it asks whether its worker is there. So the writers
+-- that are open once the end of a worker is on record are all that may yet bring it
+-- jobs (`awaits`); another look is due when one of them has ended, and when all have,
+-- it is the last one. A transaction that is prepared gets another name, and one more
+-- at a restart: whatever is prepared is awaited.
+create or replace function holdfast.look_after_gone(now_at timestamptz, until timestamptz)
+returns integer
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  gone uuid[];
+  on_record uuid[];
+  writers text[];
+  looked_at uuid[];
+  held record;
+  locked uuid[];
+  stepped_over uuid[] := '{}';
+  unsettled uuid[] := '{}';
+  total integer := 0;
+begin
+  -- First who is gone, then who writes: in this order, or it proves nothing. What this
+  -- very transaction has written, nobody else knows yet.
+  select array_agg(w.id), array_agg(w.id) filter (where age(w.xmin) > 0) into gone, on_record
+  from holdfast.worker w
+  where (w.lost_at is not null or w.left_at is not null)
+    and w.awaits is distinct from '{}';
+  if gone is null then
+    return 0;
+  end if;
+  writers := holdfast.writers();
+  -- Who left has given everything back itself, as it left.
+  looked_at := array(
+    select w.id from holdfast.worker w
+    where w.id = any(gone)
+      and case when w.awaits is null then w.left_at is null or writers = '{}' else not w.awaits <@ writers end);
+  loop
+    select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases, array_agg(j.worker_id) as workers into held
+    from (
+      select j.id, j.lease, j.worker_id from holdfast.job j
+      where j.state = 'claimed'
+        and j.worker_id = any(looked_at)
+        and j.id <> all(stepped_over)
+      limit 5000
+    ) j;
+    -- By id: a look by worker would walk over all that it ever held once more.
+    locked := array(
+      select j.id
+      from unnest(held.ids, held.leases) h (id, lease)
+      cross join lateral (
+        select j.id from holdfast.job j where j.id = h.id and j.lease = h.lease for update skip locked
+      ) j);
+    total := total + holdfast.take_back(locked, now_at);
+    select stepped_over || array_agg(h.id), unsettled || array_agg(h.worker) into stepped_over, unsettled
+    from unnest(held.ids, held.workers) h (id, worker)
+    where h.id <> all(locked);
+    exit when cardinality(held.ids) < 5000;
+    if clock_timestamp() > until then
+      return total;
+    end if;
+  end loop;
+  -- Who has a row locked is stepped over, here too: there is another look.
+  update holdfast.worker w
+  set awaits =
+    array(select o from unnest(writers) o where w.awaits is null or o = any(w.awaits) or o like 'prepared %')
+    -- The end itself is over: so another look is due in any case.
+    || case when w.id = any(looked_at) then '{}' else '{its end}'::text[] end
+  where w.id in (
+    select g.id from holdfast.worker g
+    where g.id = any(on_record)
+      and case when g.id = any(looked_at) then g.id <> all(unsettled) else g.awaits is null end
+    for update skip locked);
+  return total;
+end
+$$;
+comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
+  'Take back what is held by workers that are lost or left, also by claims that were under way as they ended; returns how many jobs.';
 
 -- Note a look at the workers, and give those a new lease that nobody could hear.
 -- Returns the time of the look before the last: who was heard of since is alive.

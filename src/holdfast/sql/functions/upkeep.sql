@@ -5,8 +5,9 @@
 -- It looks through much, above all while somebody holds an old snapshot, and a fleet
 -- calls it all the time: so not if the last one ended less than `rest` ago, nor
 -- less than twenty times as long ago as it took, up to a quarter of an hour. What is
--- looked for behind the heads should not be there at all, and the look goes through
--- all that was done since that snapshot: it rests a thousand times as long as it took.
+-- looked for behind the heads is hardly ever there, and the look goes through all that
+-- was done since that snapshot: it rests a thousand times as long as it took, up to
+-- five minutes.
 drop function if exists holdfast.upkeep(); -- without a rest
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
@@ -19,7 +20,6 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  begun_at timestamptz;
   done integer := 0;
   amount integer;
   orphans uuid[];
@@ -29,7 +29,7 @@ begin
   if not pg_try_advisory_xact_lock(holdfast.duty_lock('upkeep')) then
     return 0;
   end if;
-  if holdfast.rests('upkeep', upkeep.rest, 20, now_at) then
+  if holdfast.rests('upkeep', upkeep.rest, 20, '15 minutes', now_at) then
     return 0;
   end if;
 
@@ -124,8 +124,7 @@ begin
 
   -- One that fails stops no other, and undoes nothing of the above.
   foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions}'::text[] loop
-    continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, now_at);
-    begun_at := holdfast.clock();
+    continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, '5 minutes', now_at);
     begin
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
@@ -138,9 +137,6 @@ begin
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
-      if part = 'check_heads' then
-        perform holdfast.note_look(part, begun_at);
-      end if;
     exception when others then
       raise warning 'holdfast.%: %', part, sqlerrm;
       perform holdfast.note_duty('upkeep', format('%s: %s', part, sqlerrm));
@@ -153,9 +149,9 @@ $$;
 comment on function holdfast.upkeep(interval) is
   'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
 
--- Whether a duty has its rest: the one it is given, and some times as long as it took, up
--- to a quarter of an hour. Without a rest, as by hand, it has none.
-create or replace function holdfast.rests(duty text, rest interval, times integer, now_at timestamptz)
+-- Whether a duty has its rest: the one it is given, and some times as long as it took, but
+-- at most so long. Without a rest, as by hand, it has none.
+create or replace function holdfast.rests(duty text, rest interval, times integer, most interval, now_at timestamptz)
 returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -164,10 +160,10 @@ as $$
     select
     from holdfast.duty d
     where d.name = rests.duty
-      and now_at between d.looks[1] and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), interval '15 minutes'))
+      and now_at between d.looks[1] and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
       and rests.rest is not null)
 $$;
-comment on function holdfast.rests(text, interval, integer, timestamptz) is
+comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
   'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as it took.';
 
 create or replace function holdfast.note_look(duty text, begun_at timestamptz)

@@ -59,6 +59,9 @@ begin
     where w.id = attend.worker
       and w.lost_at is null
       and w.left_at is null;
+    if not found then -- declared lost meanwhile
+      perform holdfast.refuse_worker(attend.worker);
+    end if;
   end if;
 end
 $$;
