@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="three peers, five measures, under three minutes"
     )
     parser.add_argument("--million", action="store_true", help="also a further million jobs for the memory")
-    parser.add_argument("--seconds", type=float, default=4.0, help="what a cell is sized to (default 4)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="what a cell is sized to (default 3)")
     parser.add_argument("--minutes", type=float, default=57.0, help="no cell begins after this (default 57)")
     parser.add_argument("--samples", type=int, default=200, help="jobs per latency cell (default 200)")
     parser.add_argument(

@@ -58,7 +58,7 @@ def _race(bench: Bench, peer: Peer, *, notify: bool) -> float:
 
 
 ENQUEUE_ONE = Measure(
-    "enqueue_one", "enqueue one by one, one connection", _enqueue_one, "jobs_per_s", "jobs/s", times=3
+    "enqueue_one", "enqueue one by one, one connection", _enqueue_one, "jobs_per_s", "jobs/s", times=5
 )
 ENQUEUE_BULK = Measure("enqueue_bulk", "enqueue in bulk", _enqueue_bulk, "jobs_per_s", "jobs/s")
 PRODUCERS = Measure(
