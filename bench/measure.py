@@ -75,6 +75,8 @@ class Measure:
     higher_is_better: bool = True
     # Once for the whole run, where the cell has rounds of its own or does not vary.
     once: bool = False
+    # Holdfast is judged by it against itself: the others are measured once.
+    others_once: bool = False
     # How many times as many rounds those near the best get, where cells differ more than what is to be told
     # apart. Only for rates.
     times: int = 1

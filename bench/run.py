@@ -11,6 +11,7 @@ from bench.measure import Bench, Figures, Measure, Rates, until
 from bench.peer import Peer
 from bench.processes import AgentFailed
 from bench.results import Results
+from bench.targets import US
 
 PROBE_JOBS = 10_000
 PROBE_SECONDS = 2.0
@@ -60,6 +61,8 @@ class Run:
                 if number >= rounds:
                     # Once and for all: its rounds are those of the others with the same number.
                     far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
+                if measure.others_once and number:
+                    far |= {peer.name for peer in self._peers if peer.name != US}
                 for peer in self._in_turn(number):
                     if peer.name not in far:
                         self._measure(measure, peer, number)

@@ -26,12 +26,21 @@ def _compared(bench: Bench, peer: Peer, backlog: Callable[[int], Settled]) -> Fi
     return {"jobs_per_s": rate, "without": plain, "ratio": rate / plain, "jobs": amount}
 
 
-BACKLOG = Measure("backlog", "drain with a million waiting", _known, "jobs_per_s", "jobs/s", only=PEERS)
+BACKLOG = Measure(
+    "backlog",
+    "drain with a million waiting",
+    _known,
+    "jobs_per_s",
+    "jobs/s",
+    others_once=True,
+    only=PEERS,
+)
 BACKLOG_UNKNOWN = Measure(
     "backlog_unknown",
     "drain with a million waiting of a task that the worker does not know",
     _unknown,
     "jobs_per_s",
     "jobs/s",
+    others_once=True,
     only=PEERS,
 )

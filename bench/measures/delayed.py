@@ -52,7 +52,13 @@ def _flood(bench: Bench, peer: Peer, round_: int) -> Figures:
 
 
 DELAYED = Measure(
-    "delayed", "lateness of delayed jobs on an idle queue", _delayed, "p95", "ms", higher_is_better=False
+    "delayed",
+    "lateness of delayed jobs on an idle queue",
+    _delayed,
+    "p95",
+    "ms",
+    higher_is_better=False,
+    others_once=True,
 )
 FLOOD = Measure(
     "flood",
@@ -61,5 +67,6 @@ FLOOD = Measure(
     "p99",
     "ms",
     higher_is_better=False,
+    others_once=True,
     only=frozenset({"holdfast", "graphile-worker", "pgqueuer"}),
 )

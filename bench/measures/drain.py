@@ -75,7 +75,7 @@ def _measure(wanted: int, size: Callable[[Bench, Peer], int], processes: int) ->
         run,
         "jobs_per_s",
         "jobs/s",
-        times=5 if (wanted, processes) == (100_000, 1) else 1,
+        times=4 if (wanted, processes) == (100_000, 1) else 1,
     )
 
 
@@ -121,7 +121,7 @@ REALISTIC = Measure(
     _realistic,
     "jobs_per_s",
     "jobs/s",
-    times=8,
+    times=5,
 )
 SPREAD = Measure(
     "spread",

@@ -125,8 +125,10 @@ def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(sql, believed_
     sql.value("cancel", id=job.id)
     query = f"explain (analyze, buffers, timing off, format json) select {call}"
     given = {"worker": worker, "id": job.id, "lease": job.lease}
+    with sql.connection.transaction(force_rollback=True):
+        sql.connection.execute(query, given)  # what it takes to plan it is not counted
     plan = sql.connection.execute(query, given).fetchone()[0][0]["Plan"]
-    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < WAITING / 10
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < WAITING / 50
 
 
 def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
