@@ -4,13 +4,15 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from bench.peer import Done, Peer
 from bench.processes import AgentFailed, Workers
 from bench.server import Server
 
+T = TypeVar("T")
 Figures = dict[str, Any]
 
 # How often the database is asked near the end, and how often the workers are looked at before: a peer that
@@ -48,6 +50,20 @@ class Bench:
     rates: dict[str, Rates] = field(default_factory=dict)
     # Drains of this run: where a slow peer's 100k are as few as its 20k, they are not drained twice.
     drains: dict[tuple[str, int, int, int], Figures] = field(default_factory=dict)
+    # What the rounds of a measure share: see keep().
+    _kept: dict[str, Any] = field(default_factory=dict)
+    _open: ExitStack = field(default_factory=ExitStack)
+
+    def keep(self, peer: Peer, make: Callable[[], AbstractContextManager[T]]) -> T:
+        """What this peer needs in all rounds of a measure, made in the first: so that rounds can be short."""
+        if peer.name not in self._kept:
+            self._kept[peer.name] = self._open.enter_context(make())
+        return cast("T", self._kept[peer.name])
+
+    def put_away(self) -> None:
+        """The measure has ended."""
+        self._kept.clear()
+        self._open.close()
 
     def amount(self, wanted: int) -> int:
         """What is wanted, in the scale of this run."""

@@ -11,6 +11,7 @@ from bench.measure import Bench, Figures, Measure, Rates, until
 from bench.peer import Peer
 from bench.processes import AgentFailed
 from bench.results import Results
+from bench.steadiness import Steadiness
 from bench.targets import US
 
 PROBE_JOBS = 10_000
@@ -48,6 +49,7 @@ class Run:
         self._peers = list(peers)
         self._results = results
         self._deadline = time.monotonic() + minutes * 60
+        self._steadiness = Steadiness()
 
     def go(self, measures: Sequence[Measure], rounds: int, *, quick: bool = False) -> None:
         """A quick run has no more rounds of anything than of the rest."""
@@ -66,7 +68,9 @@ class Run:
                 for peer in self._in_turn(number):
                     if peer.name not in far:
                         self._measure(measure, peer, number)
+            self._bench.put_away()
             tell(f"{measure.name}: {time.monotonic() - begun:.0f} s")
+        self._results.facts["steadiness"] = str(self._steadiness)
         for peer in self._peers:
             peer.forget(self._bench.server)
 
@@ -93,6 +97,7 @@ class Run:
         if time.monotonic() > self._deadline:
             cell.note = f"stopped after {number} rounds: the run's time was up"
             return
+        self._steadiness.look()
         if figures := self._attempt(peer, lambda: measure.run(self._bench, peer, number), measure.name):
             cell.note = figures.pop("note", "")
             cell.rounds.append(figures)

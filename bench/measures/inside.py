@@ -16,9 +16,7 @@ WAITERS = 1000
 
 def _spoken(_bench: Bench, _peer: Peer, _round: int) -> Figures:
     """Microseconds for each call in a tight loop, without the loop itself."""
-    context = Context(
-        Claimed(str(uuid4()), str(uuid4()), "task", "{}", 1, 3, "default", 100, False, 0.0, None)
-    )
+    context = Context(Claimed(str(uuid4()), str(uuid4()), "task", "{}", 1, 3, "default", 100, False, 0, None))
     began = time.perf_counter()
     for _ in range(CALLS):
         pass

@@ -25,6 +25,8 @@ from holdfast.secret import Secret
 
 _Parameter = inspect.Parameter
 _SCALARS = (bool, int, float, str, NoneType)
+# The arguments in a payload, as values of their types.
+_Reader = Callable[[bytes | str], dict[str, Any]]
 
 
 class Arguments:
@@ -192,7 +194,9 @@ class Shape:
         self.scalar = not self.takes_more and all(
             kind in _SCALARS for hint in self.hints.values() for kind in alternatives(hint)
         )
-        self.all_required = len(self.required) == len(self.hints) and not self.takes_more
+        # How a payload is read, chosen once, for every job pays for it.
+        simple = len(self.required) == len(self.hints) and not self.takes_more
+        self.read: _Reader = _simple_reader(self.decoder) if simple else self._read
 
     def seal(self, given: dict[str, Any]) -> dict[str, Any]:
         """Plain values become secrets where the signature says so."""
@@ -210,12 +214,8 @@ class Shape:
             return fields
         return self._known(fields) | self._more(given)
 
-    def read(self, text: bytes | str) -> dict[str, Any]:
-        """The arguments in a payload, as values of their types."""
-        fields = self.decoder.decode(text)
-        if self.all_required:
-            return msgspec.structs.asdict(fields)
-        known = self._known(fields)
+    def _read(self, text: bytes | str) -> dict[str, Any]:
+        known = self._known(self.decoder.decode(text))
         return known | self._more(msgspec.json.decode(text)) if self.takes_more else known
 
     def _known(self, fields: msgspec.Struct) -> dict[str, Any]:
@@ -228,6 +228,12 @@ class Shape:
             raise TypeError(f"{self.context} is filled in by the worker")
         converted: dict[str, Any] = msgspec.convert(more, self.more_fields, str_keys=True, dec_hook=from_hook)
         return converted
+
+
+def _simple_reader(decoder: msgspec.json.Decoder[Any]) -> _Reader:
+    """For arguments all of which are always there."""
+    decode, as_dict = decoder.decode, msgspec.structs.asdict
+    return lambda text: as_dict(decode(text))
 
 
 def _check_given(hint: Any, value: Any) -> None:

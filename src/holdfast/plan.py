@@ -8,6 +8,8 @@ The first line of a file may declare something:
 
     -- holdfast: after lane, check    (a function file) run it behind those
     -- holdfast: no transaction       (a migration) for `create index concurrently`; must be re-runnable
+    -- holdfast: with functions       (a migration) in one transaction with all that follow and the functions:
+                                      neither those of before nor those of after would work in between
 """
 
 import hashlib
@@ -63,6 +65,10 @@ class File:
     @property
     def transactional(self) -> bool:
         return self.declares != "no transaction"
+
+    @property
+    def with_functions(self) -> bool:
+        return self.declares == "with functions"
 
     @property
     def after(self) -> list[str]:
@@ -185,15 +191,19 @@ def _end_of_comment(text: str, end: int) -> int:
 def _read(kind: Kind, folder: Path | Traversable) -> list[File]:
     names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
     files = [File(kind, name.removesuffix(".sql"), _text(folder / name)) for name in names]
+    together: File | None = None
     for file, previous in zip(files, [None, *files], strict=False):
         if wrong := _mistake(file, previous, known={other.name for other in files}):
             raise ValueError(f"{file.name}.sql: {wrong}")
+        if together is not None and not file.transactional:
+            raise ValueError(f"{file.name}.sql: it would run in the transaction of {together.name}.sql")
+        together = file if file.with_functions else together
     return files
 
 
 def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
     name, declares = {
-        "migration": (r"\d{4}_[a-z0-9_]+", r"(no transaction)?"),
+        "migration": (r"\d{4}_[a-z0-9_]+", r"(no transaction|with functions)?"),
         "function": (r"(?!bootstrap$)[a-z][a-z0-9_]*", r"(after \w+(, \w+)*)?"),
     }[file.kind]
     if not re.fullmatch(name, file.name):

@@ -7,7 +7,7 @@ that the next run would not complete. The lock ends with its transaction because
 be stranded behind PgBouncer.
 
 Migrations come first, then functions: a migration must suit the functions of the release before it,
-which workers go on calling in between.
+which workers go on calling in between. One that cannot is declared to go with the functions.
 """
 
 import time
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from itertools import takewhile
 from typing import Any, Literal
 
 import psycopg
@@ -168,8 +169,9 @@ def _judge(plan: Plan, records: Sequence[Record]) -> None:
 
 def _steps(files: Sequence[File]) -> list[list[File]]:
     """The files, grouped into transactions."""
-    functions = [file for file in files if file.kind == "function"]
-    return [*([file] for file in files if file.kind == "migration"), *([functions] if functions else [])]
+    alone = list(takewhile(lambda file: file.kind == "migration" and not file.with_functions, files))
+    together = list(files[len(alone) :])
+    return [*([file] for file in alone), *([together] if together else [])]
 
 
 def _patiently(
@@ -312,8 +314,9 @@ def _closing(plan: Plan, step: Sequence[File]) -> str:
     row = sql.SQL("({}, {}, {}, {})")
     rows = [row.format(file.name, file.kind, file.checksum, plan.version) for file in step]
     functions = [file.name for file in plan.files if file.kind == "function"]
-    forget = [_FORGET.format(functions)] if step[0].kind == "function" else []
-    grant = [_GRANT] if step[0].kind == "function" and "roles" in functions else []
+    has_functions = any(file.kind == "function" for file in step)
+    forget = [_FORGET.format(functions)] if has_functions else []
+    grant = [_GRANT] if has_functions and "roles" in functions else []
     remember = _REMEMBER.format(sql.SQL(",\n  ").join(rows))
     return sql.Composed([remember, *forget, _REVOKE, *grant]).as_string()
 

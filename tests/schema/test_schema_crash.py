@@ -148,3 +148,28 @@ def test_a_file_outside_transactions_runs_again_after_a_crash(conn, make_plan):
 
     assert schema.apply(conn, plan) == ["0002_index"]
     assert [entry for (entry,) in conn.execute("select entry from public.log")] == ["began", "began", "ended"]
+
+
+def test_what_goes_with_the_functions_is_there_together_with_them_or_not_at_all(conn, make_plan):
+    texts = {
+        "_0001_a": "create table holdfast.a ();",
+        "_0002_b": "-- holdfast: with functions\nalter table holdfast.a rename to b;",
+        "_0003_c": "create table holdfast.c (like holdfast.b);",
+    }
+    with pytest.raises(schema.MigrationFailed, match="nowhere"):
+        schema.apply(conn, make_plan(**texts, f="select holdfast.nowhere();"))
+
+    def there(name):
+        return conn.execute("select to_regclass(%s) is not null", [name]).fetchone() == (True,)
+
+    assert there("holdfast.a")
+    assert not there("holdfast.b")
+    assert not there("holdfast.c")
+    conn.execute(
+        "insert into holdfast.migration (name, kind, checksum, version) values ('gone', 'function', '', '0')"
+    )
+    applied = schema.apply(conn, make_plan(**texts, f="select 1;"))
+    assert applied == ["0002_b", "0003_c", "f"]
+    assert there("holdfast.b")
+    assert there("holdfast.c")
+    assert conn.execute("select from holdfast.migration where name = 'gone'").rowcount == 0

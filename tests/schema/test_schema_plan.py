@@ -45,6 +45,14 @@ def test_migrations_come_by_number_and_functions_after_what_they_declare(make_pl
         ({"_0001_a": "select 1;", "_0001_b": "select 1;"}, "0001_b.sql: 0001_a.sql has the same number"),
         ({"_0001_a": "-- holdfast: no transactions\nselect 1;"}, "cannot declare 'no transactions'"),
         ({"claim": "-- holdfast: no transaction\nselect 1;"}, "cannot declare 'no transaction'"),
+        ({"claim": "-- holdfast: with functions\nselect 1;"}, "cannot declare 'with functions'"),
+        (
+            {
+                "_0001_a": "-- holdfast: with functions\nselect 1;",
+                "_0002_b": "-- holdfast: no transaction\nselect 1;",
+            },
+            "0002_b.sql: it would run in the transaction of 0001_a.sql",
+        ),
         ({"claim": "-- holdfast: after lain\nselect 1;"}, "claim.sql: there is no lain.sql to come after"),
         ({"claim": "select 1"}, "claim.sql: its last statement has no semicolon"),
         ({"a": "-- holdfast: after b\nselect 1;", "b": "-- holdfast: after a\nselect 1;"}, "cycle"),

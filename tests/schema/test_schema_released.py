@@ -167,6 +167,41 @@ def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release, emp
         assert connection.execute("select * from holdfast.check_heads()").fetchall() == [(0,)]
 
 
+def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_dsn):
+    role, friend = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("importer", "friend"))
+    with psycopg.connect(empty_dsn, autocommit=True) as superuser:
+        superuser.execute(f"create role {role}")
+        superuser.execute(f"create role {friend}")
+        try:
+            released.install(release, empty_dsn)
+            superuser.execute(f"grant insert (lane_id, task) on holdfast.job to {role}")
+            superuser.execute(f"grant select on holdfast.job to {role} with grant option")
+            superuser.execute(f"grant usage on schema holdfast to {role}")
+            superuser.execute(f"set role {role}")
+            superuser.execute(f"grant select on holdfast.job to {friend}")
+            superuser.execute("reset role")
+            schema.apply(superuser)
+            rights = superuser.execute(
+                "select t, has_table_privilege(%(role)s, t, 'select'), "
+                "has_column_privilege(%(role)s, t, 'task', 'insert'), "
+                "has_column_privilege(%(role)s, t, 'state', 'insert') "
+                "from unnest(array['holdfast.job', 'holdfast.live']) t",
+                {"role": role},
+            ).fetchall()
+            assert rights == [("holdfast.job", True, True, False), ("holdfast.live", False, False, False)]
+            passed_on = "select has_table_privilege(%s, t, 'select') from unnest(%s::text[]) t"
+            tables = ["holdfast.job", "holdfast.live"]
+            assert superuser.execute(passed_on, [friend, tables]).fetchall() == [(True,), (False,)]
+            grantable = superuser.execute(
+                "select has_table_privilege(%s, 'holdfast.job', 'select with grant option')", [role]
+            )
+            assert grantable.fetchone() == (True,)
+        finally:
+            superuser.execute("drop schema holdfast cascade")
+            superuser.execute(f"drop role {role}")
+            superuser.execute(f"drop role {friend}")
+
+
 def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release, empty_dsn):
     owner, stranger = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("owner", "stranger"))
     with psycopg.connect(empty_dsn, autocommit=True) as superuser:

@@ -19,7 +19,7 @@ set session_replication_role = replica;
 do $$
 begin
   -- Emptying tables row by row is ten times as fast, as long as they are small.
-  if pg_relation_size('holdfast.job') > 1024 * 1024 then
+  if pg_relation_size('holdfast.live') > 1024 * 1024 then
     truncate holdfast.job, holdfast.lane, holdfast.running, holdfast.finished, holdfast.dead_letter,
       holdfast.attempt_error;
   end if;

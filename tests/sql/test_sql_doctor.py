@@ -132,7 +132,7 @@ def test_a_prepared_transaction_is_found_and_a_transaction_that_enqueued_too(sql
     with later(sql, 120):
         finding = one(found("long_transactions"))
         assert finding.detail["pid"] == other.pid
-        assert "job RowExclusiveLock" in finding.detail["locks"]
+        assert "live RowExclusiveLock" in finding.detail["locks"]
         assert found("snapshots") == []  # said once
     other("prepare transaction 'forgotten'")
     with later(sql, 120):
@@ -175,7 +175,7 @@ def test_every_index_that_the_migrations_make_is_one_that_is_looked_for(sql, fou
     """What is looked for and not there is found; here is what is there and not looked for."""
     assert found("indexes") == []
     body = sql.one("select prosrc from pg_proc where oid = 'holdfast.doctor_indexes'::regproc")
-    hot = "'job', 'lane', 'running', 'worker', 'finished', 'dead_letter', 'event', 'step', 'used_id'"
+    hot = "'live', 'lane', 'running', 'worker', 'finished', 'dead_letter', 'event', 'step', 'used_id'"
     names = sql(
         "select i.relname from pg_index x join pg_class i on i.oid = x.indexrelid "
         "join pg_class t on t.oid = x.indrelid where t.relnamespace = 'holdfast'::regnamespace "

@@ -362,6 +362,44 @@ def test_a_reset_is_noticed_while_a_proof_is_held_up(sql, other, flow):
         sql.finish(sql.claim_all(), outcome)
 
 
+def test_after_a_reset_nothing_goes_back_to_a_place_before_its_old_one(sql, flow):
+    flow(2000)
+    sql.value("advance")
+    ids = sql.enqueue_many(3)
+    held = sql.claim_all()
+    last = sql.one("select max(seq) from holdfast.job")
+    for next_place in (last, 1):  # the same one again would be as wrong
+        sql("select setval('holdfast.job_seq', %s, false)", next_place)
+        with pytest.raises(psycopg.Error, match="not behind its old place"):
+            sql.finish(held, "released")
+    sql.value("advance")
+    sql.finish(held, "released")
+    assert [job.id for job in sql.claim_all()] == ids
+
+
+def test_who_names_job_is_seen_before_its_first_row_has_come_to_live(sql, other):
+    # It takes that row's place before it locks the partition, but after the table that it names.
+    worker = sql.value("register", name="w", queues=None, tasks=None)
+    assert sql.value("sleep", worker=worker)  # it was awake
+    assert not sql.value("sleep", worker=worker)
+    other("begin")
+    other("insert into holdfast.job (lane_id, task) select 1, 'task' where false")
+    assert sql.one("select cardinality(holdfast.writers())") == 1
+    assert sql.value("sleep", worker=worker)
+    other("rollback")
+    assert sql.one("select cardinality(holdfast.writers())") == 0
+    assert not sql.value("sleep", worker=worker)
+
+
+def test_a_writer_of_both_is_one_writer(sql, other):
+    other("begin")
+    other.enqueue()
+    lane = other.value("lane", queue="default", priority=100, task="task")
+    other("insert into holdfast.job (lane_id, task) values (%s, 'task')", lane)
+    assert sql.one("select cardinality(holdfast.writers())") == 1
+    other("rollback")
+
+
 def test_a_sequence_restored_below_old_jobs_is_repaired(sql, flow):
     # As after logical replication or a dump without the sequence.
     flow(1000)

@@ -40,11 +40,13 @@ def holdfast_dsn(holdfast_server, holdfast_template):
 def planner(request, holdfast_dsn):
     """What the planner knows and likes; one after the other, for the whole file."""
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
-        known = connection.execute("select from pg_stats where schemaname = 'holdfast' and tablename = 'job'")
+        known = connection.execute(
+            "select from pg_stats where schemaname = 'holdfast' and tablename = 'live'"
+        )
         if request.param == "never analyzed":
             assert known.rowcount == 0
         elif request.param == "analyzed":
-            connection.execute("analyze holdfast.job, holdfast.lane, holdfast.running, holdfast.worker")
+            connection.execute("analyze holdfast.live, holdfast.lane, holdfast.running, holdfast.worker")
         else:
             database = connection.info.dbname
             for setting in ("jit_above_cost = 0", "jit_inline_above_cost = 0", "jit_optimize_above_cost = 0"):
@@ -134,11 +136,11 @@ def test_a_claim_reads_the_index_of_pending_jobs_and_only_as_far_as_it_must(sql,
         for _ in range(3):  # the first in a session, and with plans that are kept
             plans = explained("claim", amount=100, queues=[queue])
             assert len(explained.rows) == 100
-            assert scans(plans, "job") <= PENDING
+            assert scans(plans, "live") <= PENDING
             lanes = 1 if queue == "one" else MANY
             looked_at = 100 * (1 + lanes if lanes > 1 else 1)  # to find the order between lanes
             # Once more to lock, once more to write, and a first look at each lane.
-            assert rows_read(plans, "job") <= looked_at + 3 * 100 + lanes
+            assert rows_read(plans, "live") <= looked_at + 3 * 100 + lanes
             assert not any("JIT" in plan for plan in plans)
             assert not [node for node in nodes(plans) if node["Node Type"] in ("Hash Join", "Merge Join")]
     for node in nodes(plans):
@@ -165,9 +167,9 @@ def test_a_finish_finds_its_jobs_by_their_primary_key(sql, explained, planner, o
                 "finish", ids=ids, leases=leases, outcomes=(outcomes * 100)[:100], durations=[0.1] * 100
             )
             assert explained.rows == []
-            assert indexes(plans, "job") == {"job_pkey"}
+            assert indexes(plans, "live") == {"job_pkey"}
             assert indexes(plans, "running") == {"running_pkey"}
-            assert rows_read(plans, "job") <= 100 * 10
+            assert rows_read(plans, "live") <= 100 * 10
             assert scans(plans, "finished") == set()
             assert not any("JIT" in plan for plan in plans)
 
@@ -189,34 +191,34 @@ def test_the_duties_read_their_own_indexes(sql, explained, planner):
         sql("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
         plans = explained("recover", timeout="9 days")
         assert explained.rows[0][0] == 100
-        assert indexes(plans, "job") == {"job_held", "job_pkey"}
+        assert indexes(plans, "live") == {"job_held", "job_pkey"}
     with sql.connection.transaction(force_rollback=True):
         sql.enqueue_many(50, delays=["1 hour"] * 50)
         sql("update holdfast.job set run_at = run_at - interval '1 day' where state = 'scheduled'")
         sql.value("check_heads")  # by hand: the low-water mark does not know of it
         plans = explained("promote")
-        assert indexes(plans, "job") == {"job_due", "job_pkey"}
-        assert rows_read(plans, "job") < 1000
+        assert indexes(plans, "live") == {"job_due", "job_pkey"}
+        assert rows_read(plans, "live") < 1000
     with sql.connection.transaction(force_rollback=True):
         plans = explained("advance")
-        assert scans(plans, "job") <= PENDING | DUE
-        assert rows_read(plans, "job") <= MANY + 2
+        assert scans(plans, "live") <= PENDING | DUE
+        assert rows_read(plans, "live") <= MANY + 2
     with sql.connection.transaction(force_rollback=True):
         plans = explained("check_heads")
-        assert scans(plans, "job") <= PENDING | DUE
+        assert scans(plans, "live") <= PENDING | DUE
 
 
 def test_an_enqueue_reads_no_jobs(sql, explained, planner):
     with sql.connection.transaction(force_rollback=True):
         plans = explained("enqueue", task="one", queue="one", id=uuid4())
-        assert scans(plans, "job") == set()
+        assert scans(plans, "live") == set()
         assert {index for _, index in scans(plans, "used_id")} <= {"used_id_pkey"}
 
 
 def test_a_heartbeat_touches_one_row(sql, explained, planner):
     with sql.connection.transaction(force_rollback=True):
         plans = explained("heartbeat", worker=sql.value("register"))
-        assert scans(plans, "job") == set()
+        assert scans(plans, "live") == set()
 
 
 def plan_of(sql, query) -> list[dict]:
@@ -239,13 +241,13 @@ def test_the_jobs_view_never_reads_a_table_once_for_each_row_of_another(sql, pla
     for node in nodes(plans):
         if node["Node Type"] == "Nested Loop":
             for inner in nodes([{"Plan": node["Plans"][1]}]):
-                large = inner.get("Relation Name", "").startswith(("job", "finished", "dead_letter"))
+                large = inner.get("Relation Name", "").startswith(("live", "finished", "dead_letter"))
                 assert not large or inner["Node Type"] != "Seq Scan", where
 
 
 def test_the_jobs_view_reads_only_held_jobs_to_list_the_running_ones(sql, planner):
     plans = plan_of(sql, "select * from holdfast.jobs where state = 'running'")
-    assert indexes(plans, "job") == {"job_held"}
+    assert indexes(plans, "live") == {"job_held"}
 
 
 def test_one_job_is_found_by_its_id_wherever_it_is(sql, planner):

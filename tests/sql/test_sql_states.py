@@ -177,6 +177,16 @@ def producer(sql, connect):
     sql(f"drop role {role}")
 
 
+def test_many_changes_by_hand_are_checked_after_one_as_after_none(sql):
+    # The plan is kept from the first: to compare each row with each other one would take minutes.
+    sql.enqueue_many(20_000)
+    sql("set statement_timeout = '60s'")
+    sql("update holdfast.job set max_attempts = 4 where id = (select id from holdfast.job limit 1)")
+    sql("update holdfast.job set max_attempts = 5")
+    with pytest.raises(psycopg.Error, match="not behind its old place"):
+        sql("update holdfast.job set seq = seq - 1")
+
+
 def test_nobody_else_opens_the_door(sql, producer):
     lane = sql.value("lane", queue="default", priority=100, task="task")
     returned = sql.value("lane", queue="default", priority=100, task="task", kind=1)

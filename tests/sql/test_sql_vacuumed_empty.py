@@ -19,8 +19,8 @@ def undisturbed(database):
 def believed_empty(sql):
     sql.enqueue_many(500)
     sql.finish(sql.claim_all())
-    sql("vacuum analyze holdfast.job, holdfast.running")
-    assert sql.one("select reltuples from pg_class where oid = 'holdfast.job'::regclass") == 0
+    sql("vacuum analyze holdfast.live, holdfast.running")
+    assert sql.one("select reltuples from pg_class where oid = 'holdfast.live'::regclass") == 0
     sql.enqueue_many(WAITING)
 
 
@@ -28,9 +28,9 @@ def believed_empty(sql):
 def believed_held(sql):
     sql.enqueue_many(500)
     jobs = sql.claim_all()
-    sql("analyze holdfast.job")
+    sql("analyze holdfast.live")
     sql.finish(jobs)
-    sql("vacuum holdfast.job")
+    sql("vacuum holdfast.live")
     sql.enqueue_many(WAITING)
 
 
@@ -59,7 +59,7 @@ def blocks(sql, call, *values) -> int:
 def rows_read(sql, call, *values) -> int:
     """How many jobs, and rows that hang on them, are looked at, in the tables and in their indexes."""
     count = (
-        "select sum(pg_stat_get_xact_tuples_returned(i)) from unnest(array['holdfast.job'::regclass, "
+        "select sum(pg_stat_get_xact_tuples_returned(i)) from unnest(array['holdfast.live'::regclass, "
         "'holdfast.job_pkey', 'holdfast.job_pending', 'holdfast.job_due', 'holdfast.job_held', "
         "'holdfast.running', 'holdfast.running_pkey', 'holdfast.event_count', 'holdfast.event_count_pkey']) i"
     )
@@ -136,7 +136,7 @@ def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
     other("select 1")
     sql.enqueue_many(WAITING)
     sql.finish(sql.claim_all())
-    sql("vacuum analyze holdfast.job")
+    sql("vacuum analyze holdfast.live")
     worker = sql.value("register")
     sql.enqueue()
     sql.claim(1, worker=worker)

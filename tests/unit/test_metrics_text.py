@@ -22,7 +22,7 @@ def read(families):
 
 
 def claimed(number=1, **fields):
-    given = {"task": "welcome", "attempt": 1, "max_attempts": 3, "queue": "mail", "created": 0.0, **fields}
+    given = {"task": "welcome", "attempt": 1, "max_attempts": 3, "queue": "mail", "created": 0, **fields}
     return Claimed(
         lease="l", id=str(number), payload="{}", priority=100, suspect=False, headers=None, **given
     )
@@ -110,7 +110,7 @@ def test_a_wait_is_measured_by_the_clock_of_the_database(metrics):
     a_day, labels = 86_400.0, [("queue", "mail"), ("task", "welcome")]
     emit("jobs.claimed", worker="w", jobs=Bunch([claimed()]), seconds=0.01)  # no clock is known yet
     emit("heartbeat.accepted", worker="w", seconds=0.01, offset=a_day)
-    made = time.time() + a_day - 2
+    made = round((time.time() + a_day - 2) * 1e6)
     jobs = Bunch([claimed(created=made), claimed(created=made, attempt=2)])
     emit("jobs.claimed", worker="w", jobs=jobs, seconds=0.01)
     values = read(metrics.families())

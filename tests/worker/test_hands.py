@@ -4,12 +4,12 @@ import asyncio
 import math
 import time
 
-from holdfast.calls import Claimed
+from holdfast.calls import Claimed, Report
 from holdfast.worker.hands import Hands
 
 
 def job(name: str, lease: str = "lease", *, priority: int = 100, suspect: bool = False) -> Claimed:
-    return Claimed(lease, name, "task", "{}", 1, 3, "default", priority, suspect, 0.0, None)
+    return Claimed(lease, name, "task", "{}", 1, 3, "default", priority, suspect, 0, None)
 
 
 def taken(hands: Hands, *jobs: Claimed) -> list[Claimed]:
@@ -105,9 +105,10 @@ def test_a_report_settles_only_its_own_lease():
     async def main():
         hands = Hands()
         taken(hands, job("a", "new"))
-        assert hands.settle("a", "old") is None
+        assert hands.settle([Report("a", "old", "completed")]) == [None]
         assert not hands.empty()
-        assert hands.settle("a", "new").id == "a"
+        [settled] = hands.settle([Report("a", "new", "completed")])
+        assert settled.id == "a"
         assert hands.empty()
 
     asyncio.run(main())

@@ -41,7 +41,7 @@ def lookout(monkeypatch):
 
 
 def jobs(*tasks: str) -> list[Claimed]:
-    return [Claimed("lease", "id", task, "{}", 1, 3, "default", 100, False, 0.0, None) for task in tasks]
+    return [Claimed("lease", "id", task, "{}", 1, 3, "default", 100, False, 0, None) for task in tasks]
 
 
 def test_every_task_is_served_to_the_end(hf: Holdfast, tasks, drain, counts, looks, monkeypatch):

@@ -27,18 +27,18 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
     queue: str
     priority: int
     suspect: bool
-    created: float
+    created: int  # microseconds since 1970
     headers: str | None
 
     @property
     def created_at(self) -> datetime:
-        return datetime.fromtimestamp(self.created, UTC)
+        return datetime.fromtimestamp(self.created / 1e6, UTC)
 
 
 # A time is half of what it takes to read a row, and few handlers ask for it: as a number it costs little.
 _CLAIMED = (
     "id, task, payload, attempt, max_attempts, queue, priority, suspect, "
-    "date_part('epoch', created_at), headers"
+    "(date_part('epoch', created_at) * 1e6)::bigint, headers"
 )
 _claim = function(
     "claim", "worker uuid, lease uuid, queues text[], tasks text[], amount integer, above integer", _CLAIMED

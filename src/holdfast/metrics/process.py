@@ -88,7 +88,8 @@ class Metrics:
             group, tally = list(some), self._tally(key)
             tally.counts["claimed"] += len(group)
             if now is not None:
-                tally.waits.observe_many([max(now - job.created, 0.0) for job in group if job.attempt == 1])
+                first = [job for job in group if job.attempt == 1]
+                tally.waits.observe_many([max(now - job.created / 1e6, 0.0) for job in first])
 
     def _finished(self, fields: Mapping[str, Any]) -> None:
         self._rounds["finish"].observe(fields["seconds"])

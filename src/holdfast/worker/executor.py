@@ -65,7 +65,7 @@ class Executor:
         outcome: Outcome
         try:
             task = self._registry.get(job.task)
-            arguments = task.decode(job.payload)
+            arguments = task.arguments.decode(job.payload)
             memory: Memory | None = None
             if task.context is not None:
                 arguments[task.context] = running.context = Context(job, self._database)

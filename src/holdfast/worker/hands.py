@@ -7,12 +7,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
-from holdfast.calls import Claimed
+from holdfast.calls import Claimed, Report
 from holdfast.worker.context import Context
 from holdfast.worker.notes import Note
 
@@ -124,15 +124,19 @@ class Hands:
             self.buffer.remove(job)
         return found
 
-    def settle(self, job_id: str, lease: str) -> Claimed | None:
-        """The database has answered for this job: it is no longer ours."""
-        job = self.held.get(job_id)
-        if job is None or job.lease != lease:
-            return None
-        del self.held[job_id]
-        if not self.held:
+    def settle(self, reports: Iterable[Report]) -> list[Claimed | None]:
+        """The database has answered for these jobs: they are no longer ours. None for what was not."""
+        held, jobs = self.held, list[Claimed | None]()
+        for report in reports:
+            job = held.get(report.id)
+            if job is not None and job.lease == report.lease:
+                del held[report.id]
+                jobs.append(job)
+            else:
+                jobs.append(None)
+        if not held:
             self.changed.set()
-        return job
+        return jobs
 
     def empty(self) -> bool:
         return not self.held and not self.in_flight

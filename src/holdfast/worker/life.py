@@ -287,7 +287,7 @@ class Life:
 
     def _settled(self, settled: Settled) -> None:
         reports, refused, seconds = settled
-        jobs = [self._hands.settle(report.id, report.lease) for report in reports]
+        jobs = self._hands.settle(reports)
         for job, report in zip(jobs, reports, strict=True):
             if job is not None and job.suspect:
                 self._claimer.hint()  # suspects are handed out one at a time

@@ -30,7 +30,7 @@ returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select pg_has_role(is_owner.role, c.relowner, 'usage') from pg_class c where c.oid = 'holdfast.job'::regclass
+  select pg_has_role(is_owner.role, c.relowner, 'usage') from pg_class c where c.oid = 'holdfast.live'::regclass
 $$;
 comment on function holdfast.is_owner(name) is 'Whether a role owns Holdfast''s tables, or is a superuser.';
 
@@ -168,7 +168,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select l.queue, j.payload, 'infinity'::timestamptz
-  from holdfast.job j join holdfast.lane l on l.id = j.lane_id
+  from holdfast.live j join holdfast.lane l on l.id = j.lane_id
   where j.id = lives_of.id
   union all
   select f.queue, f.payload, f.finished_at from holdfast.finished f where f.id = lives_of.id

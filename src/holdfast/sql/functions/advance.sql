@@ -15,8 +15,8 @@
 -- So the *safe* head only moves up to a proven place. Each run of this duty
 --
 --   1. takes S = nextval(job_seq),
---   2. then notes who holds RowExclusiveLock on `job`. Every inserter holds it
---      before it takes a place and until it ends. So whoever is first seen in a
+--   2. then notes who holds RowExclusiveLock on `job` or `live`. Every inserter holds
+--      that of the table it names before it takes a place, and until it ends. So whoever is first seen in a
 --      run came after the run before and took only places above the S of that
 --      one: this is its `since`.
 --
@@ -155,7 +155,7 @@ begin
     from holdfast.lane l
     left join lateral (
       select j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq between l.safe_head and proven
@@ -183,7 +183,6 @@ as $$
 #variable_conflict use_column
 declare
   many constant integer := 1000;
-  door text := holdfast.door(true);
   lanes integer[];
 begin
   with late as materialized (
@@ -191,7 +190,7 @@ begin
     from holdfast.lane l
     cross join lateral (
       select j.ctid as place, j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= greatest(l.safe_head, from_seq)
@@ -209,7 +208,7 @@ begin
     where l.id = f.lane_id
   ),
   placed as (
-    update holdfast.job j
+    update holdfast.live j
     set seq = o.new_seq
     from (
       select late.place, nextval('holdfast.job_seq') as new_seq
@@ -218,7 +217,6 @@ begin
     where j.ctid = o.place
   )
   select array_agg(distinct late.lane_id) into lanes from late;
-  door := holdfast.door(false);
   if lanes is not null then
     perform holdfast.wake_lanes(lanes);
   end if;
@@ -245,7 +243,7 @@ begin
     from holdfast.lane l
     left join lateral (
       select j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq between l.head and most
@@ -278,7 +276,7 @@ declare
   end;
 begin
   return least(
-    (select min(j.run_at) from holdfast.job j where j.state = 'scheduled' and j.run_at >= looked_from),
+    (select min(j.run_at) from holdfast.live j where j.state = 'scheduled' and j.run_at >= looked_from),
     now_at - interval '1 second');
 end
 $$;
@@ -294,10 +292,10 @@ returns text[]
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(array_agg(coalesce(k.virtualtransaction || ' ' || k.pid, 'prepared ' || k.virtualtransaction)), '{}')
+  select coalesce(array_agg(distinct coalesce(k.virtualtransaction || ' ' || k.pid, 'prepared ' || k.virtualtransaction)), '{}')
   from pg_locks k
   where k.locktype = 'relation'
-    and k.relation = 'holdfast.job'::regclass
+    and k.relation in ('holdfast.job'::regclass, 'holdfast.live'::regclass)
     and k.database = (select d.oid from pg_database d where d.datname = current_database())
     and k.mode = 'RowExclusiveLock'
     and k.pid is distinct from pg_backend_pid()
@@ -317,7 +315,7 @@ declare
 begin
   select greatest(
     (select max(l.head) from holdfast.lane l),
-    (select max(j.seq) from holdfast.job j),
+    (select max(j.seq) from holdfast.live j),
     (select max(w.top) from holdfast.writer_watch w),
     nextval('holdfast.job_seq'))
   into reached;
@@ -361,7 +359,7 @@ begin
     from holdfast.lane l
     cross join lateral (
       select j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq < l.safe_head
@@ -379,7 +377,7 @@ begin
   due as (
     update holdfast.writer_watch w
     set due_from = f.run_at
-    from (select min(j.run_at) as run_at from holdfast.job j where j.state = 'scheduled') f
+    from (select min(j.run_at) as run_at from holdfast.live j where j.state = 'scheduled') f
     where f.run_at < w.due_from
     returning w.due_from
   ),

@@ -45,7 +45,6 @@ declare
   picked record;
   shares integer[];
   glance integer;
-  door text;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.check_isolation('claim');
@@ -53,9 +52,8 @@ begin
   if claim.amount is null or claim.amount not between 1 and 10000 then
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
-  door := holdfast.door(true);
 
-  -- Nothing about the worker is asked before a statement that locks `job`: see look_after_gone().
+  -- Nothing about the worker is asked before a statement that locks `live`: see look_after_gone().
   --
   -- One lane alone has work, as nearly always when a worker was woken: then all is
   -- one statement, which takes an eighth less time than those below.
@@ -67,7 +65,7 @@ begin
       where (select count(*) from (select from holdfast.lane limit 33) n) < 33
       limit 2
     )
-    update holdfast.job j
+    update holdfast.live j
     set
       state = 'claimed',
       worker_id = consumer,
@@ -83,7 +81,7 @@ begin
       cross join lanes l
       cross join lateral (
         select j.ctid as place, pg_column_size(j.payload) as bytes
-        from holdfast.job j
+        from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
           and j.seq >= l.first
@@ -101,7 +99,6 @@ begin
       j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, p.queue, p.priority::integer,
       false, j.worker_id, j.created_at, j.headers;
   if found then
-    door := holdfast.door(false);
     return;
   end if;
 
@@ -150,7 +147,7 @@ begin
             from unnest(level.ids, level.firsts) with ordinality l (id, first, n)
             cross join lateral (
               select j.seq
-              from holdfast.job j
+              from holdfast.live j
               where j.lane_id = l.id
                 and j.state = 'pending'
                 and j.seq >= l.first
@@ -181,7 +178,7 @@ begin
         from unnest(level.ids, level.firsts, shares) with ordinality l (id, first, share, n)
         cross join lateral (
           select j.ctid as place, j.seq, pg_column_size(j.payload) as bytes
-          from holdfast.job j
+          from holdfast.live j
           where j.lane_id = l.id
             and j.state = 'pending'
             and j.seq >= l.first
@@ -205,7 +202,7 @@ begin
 
       if picked.amount > 0 then
         return query
-          update holdfast.job j
+          update holdfast.live j
           set
             state = 'claimed',
             worker_id = consumer,
@@ -237,7 +234,6 @@ begin
       shares := array_fill(remaining, array[level.amount]);
     end loop;
   end loop;
-  door := holdfast.door(false);
 end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
@@ -254,7 +250,7 @@ as $$
   from holdfast.lane l
   cross join lateral (
     select j.seq
-    from holdfast.job j
+    from holdfast.live j
     where j.lane_id = l.id
       and j.state = 'pending'
       and j.seq >= l.head
@@ -288,7 +284,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.running (job_id, lease, started_at, changed_at)
   select j.id, j.lease, now_at, now_at
-  from holdfast.job j
+  from holdfast.live j
   where j.worker_id = start_suspect.worker
     and j.state = 'claimed'
     and j.lease = start_suspect.lease
@@ -324,7 +320,7 @@ as $$
   select
     j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, l.queue, l.priority::integer,
     l.kind = 2, j.worker_id, j.created_at, j.headers
-  from holdfast.job j
+  from holdfast.live j
   join holdfast.lane l on l.id = j.lane_id
   where j.worker_id = claimed.worker
     and j.state = 'claimed'
@@ -343,7 +339,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select exists (
     select
-    from holdfast.job j
+    from holdfast.live j
     join holdfast.lane l on l.id = j.lane_id
     where j.worker_id = has_fresh_suspect.worker
       and j.state = 'claimed'

@@ -35,7 +35,7 @@ begin
   select greatest(most / greatest(count(*), 1), 1000) into share
   from holdfast.lane l
   where exists (
-    select from holdfast.job j where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head offset 0);
+    select from holdfast.live j where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head offset 0);
   return query
     select
       l.queue, l.task, 'pending',
@@ -44,7 +44,7 @@ begin
     from holdfast.lane l
     cross join lateral (
       select j.seq, j.created_at, greatest(j.changed_at, j.created_at) as since
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.safe_head
@@ -54,7 +54,7 @@ begin
     cross join lateral (
       select count(*) as jobs
       from (
-        select from holdfast.job j
+        select from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
           and j.seq >= f.seq
@@ -71,7 +71,7 @@ begin
       select
         j.lane_id, case when r.job_id is null then 'claimed' else 'running' end as state, count(*) as jobs,
         min(j.created_at) as oldest_at, min(j.claimed_at) as since
-      from holdfast.job j
+      from holdfast.live j
       left join lateral (select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
       where j.state = 'claimed'
       group by 1, 2
@@ -84,22 +84,22 @@ begin
 
   many := (
     select count(*) > most
-    from (select from holdfast.job j where j.state = 'scheduled' and j.run_at >= due_from limit most + 1) j);
-  size := pg_relation_size('holdfast.job') / current_setting('block_size')::integer;
+    from (select from holdfast.live j where j.state = 'scheduled' and j.run_at >= due_from limit most + 1) j);
+  size := pg_relation_size('holdfast.live') / current_setting('block_size')::integer;
   percent := case when many then least(100 * pages / size, 100) else 0 end;
   return query
     select
       l.queue, l.task, 'scheduled', sum(s.jobs)::bigint, many, min(s.oldest_at), min(s.since)
     from (
       select j.lane_id, count(*) as jobs, min(j.created_at) as oldest_at, min(j.run_at) as since
-      from holdfast.job j
+      from holdfast.live j
       where not many
         and j.state = 'scheduled'
         and j.run_at >= due_from
       group by j.lane_id
       union all
       select j.lane_id, round(count(*) * 100 / percent)::bigint, min(j.created_at), min(j.run_at)
-      from holdfast.job j tablesample system (percent) repeatable (1)
+      from holdfast.live j tablesample system (percent) repeatable (1)
       where many
         and j.state = 'scheduled'
       group by j.lane_id
@@ -128,7 +128,7 @@ as $$
       select (l.last - first) / 200 + 1 as width, first + k * ((l.last - first) / 200 + 1) as start
       from (
         select j.seq as last
-        from holdfast.job j
+        from holdfast.live j
         where j.lane_id = estimate_lane.lane_id and j.state = 'pending'
         order by j.seq desc
         limit 1
@@ -138,7 +138,7 @@ as $$
       select count(*) as jobs, min(j.seq) as first, max(j.seq) as last
       from (
         select j.seq
-        from holdfast.job j
+        from holdfast.live j
         where j.lane_id = estimate_lane.lane_id
           and j.state = 'pending'
           and j.seq >= w.start

@@ -83,15 +83,13 @@ as $$
 declare
   lanes integer[];
   revived uuid[];
-  door text;
 begin
-  door := holdfast.door(true);
   with placed as materialized (
     select p.queue, p.priority, p.task, holdfast.lane(p.queue, p.priority, p.task) as lane_id
     from (select distinct d.queue, d.priority, d.task from holdfast.dead_letter d where d.id = any(ids)) p
   ),
   back as (
-    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
+    insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
     select
       d.id, p.lane_id, d.task, d.payload,
       coalesce(d.headers, '{}') || '{"resumes": true}',
@@ -104,7 +102,6 @@ begin
     returning id, lane_id
   )
   select array_agg(b.id), array_agg(distinct b.lane_id) into revived, lanes from back b;
-  door := holdfast.door(false);
   if revived is null then
     return 0;
   end if;
@@ -268,7 +265,7 @@ declare
   known record;
 begin
   perform holdfast.check_job(give_up.id);
-  select j.state, j.attempt into known from holdfast.job j where j.id = give_up.id for update;
+  select j.state, j.attempt into known from holdfast.live j where j.id = give_up.id for update;
   if known.state in ('scheduled', 'pending') then
     insert into holdfast.attempt_error (job_id, attempt, failed_at, error)
     values (give_up.id, known.attempt, now_at, left(why, 10000));

@@ -42,7 +42,7 @@ as $$
   having count(*) > 0
   union all
   select
-    'warning',
+    case when bool_or(c.relname = 'live') then 'critical' else 'warning' end, -- there nothing is checked
     format('Role %s may %s on holdfast.%s directly, past the functions.', pg_get_userbyid(a.grantee),
       lower(string_agg(distinct a.privilege_type, ', ')), string_agg(distinct c.relname, ', holdfast.')),
     format('revoke all on all tables in schema holdfast from %I; then grant it one of our roles: holdfast migrate --roles',

@@ -8,7 +8,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   with wanted (name, of) as (values
-    ('job_pkey', 'job'), ('job_pending', 'job'), ('job_due', 'job'), ('job_held', 'job'),
+    ('job_pkey', 'live'), ('job_pending', 'live'), ('job_due', 'live'), ('job_held', 'live'),
     ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('running_pkey', 'running'), ('queue_pkey', 'queue'),
     ('worker_pkey', 'worker'), ('worker_asleep', 'worker'), ('finished_id', 'finished'),
     ('dead_letter_pkey', 'dead_letter'), ('dead_letter_time', 'dead_letter'), ('dead_letter_queue', 'dead_letter'),
@@ -20,7 +20,7 @@ as $$
     ('event_count_pkey', 'event_count'), ('event_count_time', 'event_count'), ('waiter_pkey', 'waiter')
   ),
   ours as (
-    select i.relname as name, t.relname as of, x.indisvalid and x.indisready as valid
+    select i.relname as name, t.relname as of, i.relkind = 'I' as partitioned, i.relispartition as part, x.indisvalid and x.indisready as valid
     from pg_index x
     join pg_class i on i.oid = x.indexrelid
     join pg_class t on t.oid = x.indrelid
@@ -29,7 +29,7 @@ as $$
   select
     'critical',
     format('Index %s of holdfast.%s is missing%s.', w.name, w.of,
-      case when w.of = 'job' then ': every claim reads the whole table' else '' end),
+      case when w.of = 'live' then ': every claim reads the whole table' else '' end),
     'Create it again as the migrations do: holdfast migrate --print, without --dsn, shows how.',
     jsonb_build_object('index', w.name, 'table', w.of)
   from wanted w
@@ -45,11 +45,12 @@ as $$
   union all
   select
     'warning',
-    format('Index %s on holdfast.job is not one of ours: every claim and every finish pays for it.', o.name),
-    format('drop index concurrently holdfast.%I; and index a table of your own, or ask holdfast.jobs.', o.name),
+    format('Index %s on holdfast.%s is not one of ours: every claim and every finish pays for it.', o.name, o.of),
+    format('drop index %sholdfast.%I; and index a table of your own, or ask holdfast.jobs.', case when not o.partitioned then 'concurrently ' else '' end, o.name),
     jsonb_build_object('index', o.name, 'table', o.of)
   from ours o
-  where o.of = 'job'
+  where o.of in ('job', 'live')
+    and not o.part
     and o.name not in (select w.name from wanted w)
 $$;
 comment on function holdfast.doctor_indexes(timestamptz) is 'Indexes of ours that are missing or not valid, and others on jobs that are not ours.';
@@ -59,36 +60,39 @@ returns table (severity text, finding text, remedy text, detail jsonb)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  with wanted (name) as (values
-    ('job_leaves_by_the_door'), ('job_is_not_truncated'), ('job_birth'), ('job_arrival'), ('job_guard')
+  with wanted (name, of) as (values
+    ('job_leaves_by_the_door', 'job'), ('job_is_not_truncated', 'job'), ('job_is_not_truncated', 'live'), ('job_birth', 'live'),
+    ('job_arrival', 'job'), ('job_guard', 'job')
   ),
   found as (
-    select t.tgname as name, t.tgenabled as enabled
+    select t.tgname as name, c.relname as of, t.tgenabled as enabled
     from pg_trigger t
-    where t.tgrelid = 'holdfast.job'::regclass
+    join pg_class c on c.oid = t.tgrelid
+    where c.oid in ('holdfast.job'::regclass, 'holdfast.live'::regclass)
       and not t.tgisinternal
+      and t.tgparentid = 0
   )
   select
     'critical',
-    format('Trigger %s of holdfast.job %s: what must never happen to a job is not refused any more.', w.name,
+    format('Trigger %s of holdfast.%s %s: what must never happen to a job is not refused any more.', w.name, w.of,
       case when f.name is null then 'is missing' else 'is disabled' end),
     case
       when f.name is null then 'delete from holdfast.migration where name = ''guard''; then: holdfast migrate'
-      else format('alter table holdfast.job enable trigger %I;', w.name)
+      else format('alter table holdfast.%I enable trigger %I;', w.of, w.name)
     end,
     jsonb_build_object('trigger', w.name)
   from wanted w
-  left join found f on f.name = w.name
+  left join found f on f.name = w.name and f.of = w.of
   where f.name is null
     or f.enabled in ('D', 'R')
   union all
   select
     'warning',
-    format('Trigger %s on holdfast.job is not one of ours: it runs in every enqueue, claim or finish, and its errors stop them.', f.name),
-    format('Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.job;', f.name),
+    format('Trigger %s on holdfast.%s is not one of ours: it runs in enqueues, claims or finishes, and its errors stop them.', f.name, f.of),
+    format('Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.%I;', f.name, f.of),
     jsonb_build_object('trigger', f.name)
   from found f
-  where f.name not in (select w.name from wanted w)
+  where (f.name, f.of) not in (select w.name, w.of from wanted w)
 $$;
 comment on function holdfast.doctor_triggers(timestamptz) is 'Triggers on jobs: ours that are off, and others.';
 
@@ -130,7 +134,7 @@ as $$
     select s.relname, s.n_live_tup, pg_total_relation_size(s.relid) as size
     from pg_stat_all_tables s
     where s.schemaname = 'holdfast'
-      and s.relname in ('job', 'lane', 'running', 'worker', 'event_count', 'cancellation', 'waiter')
+      and s.relname in ('live', 'lane', 'running', 'worker', 'event_count', 'cancellation', 'waiter')
   ) s
   where s.size > 1024 * 1024 * 1024
     and s.size > 20000 * greatest(s.n_live_tup, 1)
@@ -241,9 +245,9 @@ begin
       select
         pg_get_userbyid(s.userid) as sender, s.calls,
         case
-          when s.query ~* '^\s*update\s+(only\s+)?"?holdfast"?\."?job"?\M' then 'update'
-          when s.query ~* '^\s*delete\s+from\s+(only\s+)?"?holdfast"?\."?job"?\M' then 'delete'
-          when s.query ~* '^\s*select\M.*\mfrom\s+"?holdfast"?\."?job"?\M.*\mfor\s+(no\s+key\s+)?update\M' then 'select for update'
+          when s.query ~* '^\s*update\s+(only\s+)?"?holdfast"?\."?(job|live)"?\M' then 'update'
+          when s.query ~* '^\s*delete\s+from\s+(only\s+)?"?holdfast"?\."?(job|live)"?\M' then 'delete'
+          when s.query ~* '^\s*select\M.*\mfrom\s+"?holdfast"?\."?(job|live)"?\M.*\mfor\s+(no\s+key\s+)?update\M' then 'select for update'
         end as verb
       from %s s
       where s.dbid = (select d.oid from pg_database d where d.datname = current_database())

@@ -23,8 +23,8 @@ begin
       and d.error_at > now_at - interval '1 day';
   -- Nobody needs to look where nothing is to be done.
   if not exists (select from holdfast.live_workers(now_at)) and not exists (select from holdfast.doctor_sample(1)) and not exists (
-    select from holdfast.job j where j.state = 'scheduled' and j.run_at <= now_at limit 1
-  ) and not exists (select from holdfast.job j where j.state = 'claimed' limit 1) then
+    select from holdfast.live j where j.state = 'scheduled' and j.run_at <= now_at limit 1
+  ) and not exists (select from holdfast.live j where j.state = 'claimed' limit 1) then
     return;
   end if;
   select d.looks[1] into look_at from holdfast.duty d where d.name = 'recover';
@@ -49,7 +49,7 @@ comment on function holdfast.doctor_duties(timestamptz) is 'Duties that fail, or
 
 -- Some jobs that wait, a few from the head of each lane.
 create or replace function holdfast.doctor_sample(amount integer)
-returns setof holdfast.job
+returns setof holdfast.live
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -59,7 +59,7 @@ as $$
     from holdfast.lane l
     cross join lateral (
       select j.*
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
@@ -81,7 +81,7 @@ as $$
     from holdfast.lane l
     left join lateral (
       select j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
@@ -91,7 +91,7 @@ as $$
     -- Not the whole way back: all that was ever done lies there while somebody holds an old snapshot.
     left join lateral (
       select j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.safe_head - 100000
@@ -164,7 +164,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select worker.name = 'consumer-' || left(worker.id::text, 8)
     and worker.recovered = 0
-    and not exists (select from holdfast.job j where j.worker_id = worker.id and j.state = 'claimed')
+    and not exists (select from holdfast.live j where j.worker_id = worker.id and j.state = 'claimed')
 $$;
 comment on function holdfast.came_by(holdfast.worker) is 'Whether this is a consumer that has claimed without having registered, and left nothing behind.';
 
@@ -178,7 +178,7 @@ as $$
     from holdfast.lane l
     cross join lateral (
       select j.created_at, j.run_at, j.changed_at
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
@@ -297,7 +297,7 @@ begin
   where d.datname = current_database();
   select s.n_tup_del / greatest(extract(epoch from now_at - since), 60) into average
   from pg_stat_all_tables s
-  where s.relid = 'holdfast.job'::regclass;
+  where s.relid = 'holdfast.live'::regclass;
   execute format(
     'select count(*) / greatest(extract(epoch from $1 - min(f.finished_at)), 1) from %s f where f.ctid >= $2 and f.finished_at <= $1', today)
   into lately

@@ -25,7 +25,6 @@ declare
   attempts integer := enqueue.max_attempts;
   asleep boolean;
   guarded boolean;
-  door text;
 begin
   if enqueue.run_at is not null or enqueue.delay is not null then
     due_at := holdfast.due_time(enqueue.run_at, enqueue.delay, now_at);
@@ -46,12 +45,11 @@ begin
     perform holdfast.refuse_payload(job_id, enqueue.payload, holdfast.payload_limit(enqueue.queue));
   end if;
   -- Everything there is to know, and the insert, in one statement: each further
-  -- one, the trigger on arrivals among them, costs tens of microseconds. It is one
-  -- for another reason too: it has the lock on `job` before it looks who sleeps, so
+  -- one costs tens of microseconds. It is one
+  -- for another reason too: it has the lock on `live` before it looks who sleeps, so
   -- that whoever falls asleep meanwhile sees either the lock or the notification.
-  door := holdfast.door(true);
   for look in 1..2 loop
-    insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
+    insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts), due_at, now_at
     from holdfast.lane l
@@ -77,10 +75,9 @@ begin
   if asleep is null then
     raise exception using
       errcode = 'triggered_action_exception',
-      message = 'the job was not stored: a trigger on holdfast.job has left it out',
+      message = 'the job was not stored: a trigger on holdfast.job or holdfast.live has left it out',
       hint = 'Remove that trigger.';
   end if;
-  door := holdfast.door(false);
   if guarded then
     perform holdfast.check_queue(enqueue.queue);
   end if;
@@ -137,7 +134,6 @@ begin
     perform holdfast.refuse_value('tasks', amount::text, 'every array must be as long as tasks, or null');
   end if;
 
-  perform holdfast.door(false); -- a caller may have set it: what comes in by us is held to all rules
   perform holdfast.check_max_attempts(m)
   from unnest(enqueue_many.max_attempts) m
   where m not between 1 and 32767;

@@ -75,7 +75,7 @@ begin
     perform holdfast.log_events(
       array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name), array_agg(i.data), now_at)
     from unnest(ids, datas) i (id, data)
-    cross join lateral (select j.id, j.task, j.attempt, j.lane_id from holdfast.job j where j.id = i.id offset 0) j
+    cross join lateral (select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
     join holdfast.lane l on l.id = j.lane_id;
   end if;
 end
@@ -163,7 +163,7 @@ begin
     order by e.n
     offset 0
   ) e
-  cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.job j where j.id = e.id offset 0) j
+  cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.live j where j.id = e.id offset 0) j
   join holdfast.lane l on l.id = j.lane_id;
   update holdfast.running x
   set published = greatest(x.published, p.number)

@@ -11,7 +11,7 @@
 -- refused ones, each with its SQLSTATE; a report that is only repeated, because
 -- the reply to the first was lost, counts as accepted.
 --
--- Lock order: rows of `job` by id, then everything that hangs on them.
+-- Lock order: rows of `live` by id, then everything that hangs on them.
 create or replace function holdfast.finish(
   ids uuid[],
   leases uuid[],
@@ -48,7 +48,6 @@ declare
   begun_at timestamptz;
   amount bigint;
   accepted bigint := 0;
-  door text;
 begin
   if cardinality(leases) = 1 then
     leases := array_fill(leases[1], array[cardinality(ids)]);
@@ -65,7 +64,7 @@ begin
       perform
       from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
       cross join lateral (
-        select from holdfast.job j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
+        select from holdfast.live j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
       ) j;
     end if;
     select
@@ -74,7 +73,7 @@ begin
     into found
     from (
       select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
-      from holdfast.job j
+      from holdfast.live j
       where j.id = any(ids)
       order by j.id
     ) k;
@@ -86,7 +85,7 @@ begin
     elsif locked then
       perform holdfast.refuse_doubles(ids);
       places := array(
-        select (select j.ctid from holdfast.job j where j.id = i.id)
+        select (select j.ctid from holdfast.live j where j.id = i.id)
         from unnest(ids) with ordinality i (id, n)
         order by i.n
       );
@@ -103,9 +102,8 @@ begin
     begun_at := coalesce(begun_at, now_at);
     started := exists (select from holdfast.running x where x.job_id = any(ids));
 
-    door := holdfast.door(true);
     with gone as (
-      delete from holdfast.job j
+      delete from holdfast.live j
       using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
       where j.ctid = r.place
         and j.id = r.id
@@ -150,7 +148,6 @@ begin
       group by c.outcome
     )
     select count(*) into amount from gone;
-    door := holdfast.door(false);
 
     accepted := accepted + amount;
     exit when locked or accepted = cardinality(ids);
@@ -164,7 +161,7 @@ begin
     maybe := maybe || array(select x.job_id from holdfast.running x where x.job_id = any(ids));
     delete from holdfast.running x
     where x.job_id = any(ids)
-      and not exists (select from holdfast.job j where j.id = x.job_id offset 0);
+      and not exists (select from holdfast.live j where j.id = x.job_id offset 0);
   end if;
   if maybe <> '{}' or 'cancelled' = any(outcomes) then
     perform holdfast.log_ends(ids, leases, outcomes, maybe, begun_at);
@@ -305,7 +302,7 @@ begin
   into job_ids, verbs, errs, tracks, waits, lanes, waited, ran
   from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays, durations)
     r (id, lease, outcome, error, traceback, retry, delay, duration)
-  cross join lateral (select * from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0) j
+  cross join lateral (select * from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0) j
   join holdfast.lane l on l.id = j.lane_id
   left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
   where r.outcome in ('failed', 'snoozed', 'released', 'interrupted');
@@ -316,7 +313,7 @@ begin
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error, traceback)
   select j.id, j.attempt, now_at, j.worker_id, left(r.error, 10000), left(r.traceback, 20000)
   from unnest(job_ids, errs, tracks) r (id, error, traceback)
-  cross join lateral (select * from holdfast.job j where j.id = r.id offset 0) j
+  cross join lateral (select * from holdfast.live j where j.id = r.id offset 0) j
   where r.error is not null;
 
   if lanes is not null then
@@ -334,7 +331,7 @@ begin
     array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'released'),
     1, now_at);
 
-  update holdfast.job j
+  update holdfast.live j
   set
     state = 'scheduled',
     run_at = now_at + least(greatest(coalesce(r.wait, interval '0'), interval '0'), interval '100 years'),
@@ -349,7 +346,7 @@ begin
   from (
     select i.verb, i.error, i.wait, p.place
     from unnest(job_ids, verbs, errs, waits) i (id, verb, error, wait)
-    cross join lateral (select j.ctid as place from holdfast.job j where j.id = i.id offset 0) p
+    cross join lateral (select j.ctid as place from holdfast.live j where j.id = i.id offset 0) p
     where i.verb in ('failed', 'snoozed')
   ) r
   where j.ctid = r.place;
@@ -376,7 +373,7 @@ as $$
       'progress', x.progress, 'stage', x.stage, 'step', x.step))),
     now_at)
   from unnest(ids, verbs, errors, waits) r (id, verb, error, wait)
-  cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.job j where j.id = r.id offset 0) j
+  cross join lateral (select j.task, j.attempt, j.lane_id from holdfast.live j where j.id = r.id offset 0) j
   join holdfast.lane l on l.id = j.lane_id
   left join lateral (select x.* from holdfast.running x where x.job_id = r.id offset 0) x on true
   where r.verb in ('failed', 'snoozed', 'interrupted')
@@ -398,7 +395,8 @@ begin
   if cardinality(ids) = 0 then
     return;
   end if;
-  update holdfast.job j
+  perform holdfast.check_places(ids);
+  update holdfast.live j
   set
     state = 'pending',
     lane_id = o.new_lane,
@@ -417,17 +415,17 @@ begin
       select j.place, i.error, s.new_lane
       from unnest(ids, errors) i (id, error)
       cross join lateral (
-        select j.ctid as place, j.lane_id, j.seq from holdfast.job j where j.id = i.id offset 0
+        select j.ctid as place, j.lane_id, j.seq from holdfast.live j where j.id = i.id offset 0
       ) j
       join (
         select d.lane_id, holdfast.sibling(d.lane_id, put_back.kind) as new_lane
-        from (select distinct j.lane_id from holdfast.job j where j.id = any(ids)) d
+        from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d
       ) s on s.lane_id = j.lane_id
       order by j.seq
     ) b
   ) o
   where j.ctid = o.place;
-  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.job j where j.id = any(ids)));
+  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.live j where j.id = any(ids)));
 end
 $$;
 comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';
@@ -442,7 +440,6 @@ as $$
 #variable_conflict use_column
 declare
   buried bigint;
-  door text;
 begin
   if cardinality(ids) = 0 then
     return 0;
@@ -453,13 +450,12 @@ begin
       select jsonb_strip_nulls(jsonb_build_object(
         'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(ids, errors) with ordinality e (id, error, n)
-      left join lateral (select j.last_error from holdfast.job j where j.id = e.id offset 0) j on true
+      left join lateral (select j.last_error from holdfast.live j where j.id = e.id offset 0) j on true
       left join lateral (select x.* from holdfast.running x where x.job_id = e.id offset 0) x on true
       order by e.n),
     now_at);
-  door := holdfast.door(true);
   with gone as (
-    delete from holdfast.job j where j.id = any(ids) returning j.*
+    delete from holdfast.live j where j.id = any(ids) returning j.*
   ),
   counted as (
     insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
@@ -485,7 +481,6 @@ begin
       excluded.max_attempts, excluded.worker_id, excluded.lease, excluded.last_error,
       excluded.run_at, excluded.created_at, excluded.claimed_at, excluded.started_at, excluded.died_at, excluded.duration);
   get diagnostics buried = row_count;
-  door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
   if exists (select from holdfast.waiter) then
     perform holdfast.tell_waiters(ids);
@@ -504,15 +499,13 @@ as $$
 #variable_conflict use_column
 declare
   cancelled bigint;
-  door text;
 begin
   if cardinality(ids) = 0 then
     return 0;
   end if;
   perform holdfast.log_live(ids, 'job.cancelled', null, now_at);
-  door := holdfast.door(true);
   with gone as (
-    delete from holdfast.job j where j.id = any(ids) returning j.*
+    delete from holdfast.live j where j.id = any(ids) returning j.*
   ),
   counted as (
     insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
@@ -531,7 +524,6 @@ begin
   join holdfast.lane l on l.id = g.lane_id
   left join lateral (select x.* from holdfast.running x where x.job_id = g.id offset 0) x on true;
   get diagnostics cancelled = row_count;
-  door := holdfast.door(false);
   delete from holdfast.running x where x.job_id = any(ids);
   if exists (select from holdfast.waiter) then
     perform holdfast.tell_waiters(ids);

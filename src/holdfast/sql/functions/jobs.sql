@@ -81,7 +81,7 @@ select
   null::text as step,
   null::interval as time_left,
   coalesce(c.events, 0) as events
-from holdfast.job j
+from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'pending'
@@ -90,7 +90,7 @@ select
   j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at, j.created_at,
   j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null, null,
   j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
-from holdfast.job j
+from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'scheduled'
@@ -105,7 +105,7 @@ select
     greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
   end,
   coalesce(c.events, 0)
-from holdfast.job j
+from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.running r on r.job_id = j.id and r.lease = j.lease
 left join holdfast.worker w on w.id = j.worker_id
@@ -139,7 +139,7 @@ begin
       end,
       coalesce(c.events, 0)
     from unnest(ids) i
-    cross join lateral (select j.* from holdfast.job j where j.id = i offset 0) j
+    cross join lateral (select j.* from holdfast.live j where j.id = i offset 0) j
     join holdfast.lane l on l.id = j.lane_id
     -- Only a job that is held has a lease and a worker.
     left join lateral (select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
@@ -263,10 +263,10 @@ as $$
     case
       when w.lost_at is not null then 'lost'
       when w.left_at is not null then 'left'
-      when exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
+      when exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
       else 'idle'
     end,
-    (select count(*) from holdfast.job j where j.worker_id = w.id and j.state = 'claimed'),
+    (select count(*) from holdfast.live j where j.worker_id = w.id and j.state = 'claimed'),
     w.started_at, w.heartbeat_at, w.recovered
   from holdfast.worker w
   where (select holdfast.unrestricted())

@@ -43,7 +43,7 @@ begin
       cross join lateral (select l.id, l.safe_head from holdfast.lane l where l.id = n offset 0) l
       cross join lateral (
         select j.id, j.seq
-        from holdfast.job j
+        from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
           and j.seq >= l.safe_head
@@ -58,7 +58,7 @@ begin
       select d.id
       from (
         select j.id, j.lane_id, greatest(j.changed_at, j.created_at) as changed_at
-        from holdfast.job j
+        from holdfast.live j
         where j.state = 'scheduled'
           and j.run_at >= coalesce((select w.due_from from holdfast.writer_watch w), '-infinity')
         order by j.run_at
@@ -73,7 +73,7 @@ begin
       select h.id
       from (
         select j.id, j.lane_id, greatest(j.changed_at, r.changed_at) as changed_at, r.job_id is not null as runs
-        from holdfast.job j
+        from holdfast.live j
         left join lateral (select r.job_id, r.changed_at from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
         where j.state = 'claimed'
         offset 0

@@ -16,7 +16,7 @@ comment on function holdfast.note(text, text, jsonb) is 'Write a line to the aud
 -- `cancelled`, `requested`, the end state that it had already, or null if there
 -- is no such job.
 --
--- Lock order: rows of `job` by id. Whoever decides holds the row, so cancel and
+-- Lock order: rows of `live` by id. Whoever decides holds the row, so cancel and
 -- complete have one winner.
 --
 -- Thousands of ids are looked up one by one all the same: a scan of the table
@@ -41,17 +41,17 @@ begin
       coalesce(array_agg(j.id) filter (where j.state <> 'claimed'), '{}'),
       coalesce(array_agg(j.id) filter (where j.state = 'claimed'), '{}')
     into waiting, held
-    from (select j.id, j.state from holdfast.job j where j.id = any(mine) order by j.id for update) j;
+    from (select j.id, j.state from holdfast.live j where j.id = any(mine) order by j.id for update) j;
     -- A dead one may have been replayed while others were waited for.
-    exit when cardinality(waiting || held) = (select count(*) from holdfast.job j where j.id = any(mine));
+    exit when cardinality(waiting || held) = (select count(*) from holdfast.live j where j.id = any(mine));
   end loop;
   perform holdfast.call_off(waiting, now_at);
-  update holdfast.job j
+  update holdfast.live j
   set cancel_requested_at = coalesce(j.cancel_requested_at, now_at)
   where j.id = any(held);
   insert into holdfast.cancellation (job_id, lease, worker_id, requested_at)
   select j.id, j.lease, j.worker_id, now_at
-  from holdfast.job j
+  from holdfast.live j
   where j.id = any(held)
   on conflict (job_id) do update set lease = excluded.lease, worker_id = excluded.worker_id;
   perform holdfast.log_live(held, 'job.cancel_requested', null, now_at);
@@ -110,7 +110,7 @@ set enable_sort = off
 set jit = off
 as $$
   select j.id
-  from holdfast.job j
+  from holdfast.live j
   join holdfast.lane l on l.id = j.lane_id
   where j.id >= coalesce(pick_matching.after, '00000000-0000-0000-0000-000000000000')
     and j.id is distinct from pick_matching.after
@@ -161,7 +161,7 @@ begin
       select j.id
       from unnest(ids) i (id)
       cross join lateral (
-        select j.id from holdfast.job j where j.id = i.id and j.state = cancel_matching.state for update
+        select j.id from holdfast.live j where j.id = i.id and j.state = cancel_matching.state for update
       ) j);
   end if;
   return query
@@ -187,7 +187,7 @@ set jit = off
 as $$
   select c.job_id, c.lease
   from holdfast.cancellation c
-  cross join lateral (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease offset 0) j
+  cross join lateral (select from holdfast.live j where j.id = c.job_id and j.lease = c.lease offset 0) j
   where c.worker_id = cancels.worker
 $$;
 comment on function holdfast.cancels(uuid) is 'The jobs that this worker holds and that somebody called off.';
@@ -241,9 +241,9 @@ declare
 begin
   perform holdfast.check_job(run_now.id);
   -- By the id alone: with the state in the condition, the index of all that is scheduled would do as well.
-  select j.state into known from holdfast.job j where j.id = run_now.id;
+  select j.state into known from holdfast.live j where j.id = run_now.id;
   if known = 'scheduled' then
-    select j.state into known from holdfast.job j where j.id = run_now.id for update;
+    select j.state into known from holdfast.live j where j.id = run_now.id for update;
   end if;
   if known = 'scheduled' then
     perform holdfast.hurry(run_now.id, now_at);
@@ -265,11 +265,8 @@ language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
-declare
-  door text := holdfast.door(true);
 begin
-  update holdfast.job j set run_at = now_at where j.id = hurry.id;
-  door := holdfast.door(false);
+  update holdfast.live j set run_at = now_at where j.id = hurry.id;
   perform holdfast.make_pending(array[hurry.id], now_at);
 end
 $$;
@@ -320,13 +317,12 @@ declare
   due_at timestamptz := holdfast.due_time(reschedule.run_at, reschedule.delay, holdfast.clock());
   now_at timestamptz;
   known record;
-  door text;
 begin
   if due_at is null then
     perform holdfast.refuse_value('run_at', null, 'give run_at or delay; run_now() is for at once');
   end if;
   perform holdfast.check_job(reschedule.id);
-  select j.state, j.lane_id into known from holdfast.job j where j.id = reschedule.id for update;
+  select j.state, j.lane_id into known from holdfast.live j where j.id = reschedule.id for update;
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_transition(
       reschedule.id, 'scheduled', 'only a scheduled job can be given another time', 'Cancel it, and enqueue it anew with run_at or delay.');
@@ -337,9 +333,7 @@ begin
     due_at := now_at;
     perform holdfast.hurry(reschedule.id, now_at);
   else
-    door := holdfast.door(true);
-    update holdfast.job j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
-    door := holdfast.door(false);
+    update holdfast.live j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
     perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next one is due
   end if;
   perform holdfast.note('reschedule', reschedule.id::text, jsonb_build_object('run_at', due_at));

@@ -31,7 +31,7 @@ begin
   -- A share lock, so that no finish or recovery slips in between.
   select array_agg(r.id) into held
   from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
-  cross join lateral (select from holdfast.job j where j.id = r.id and j.lease = r.lease for key share) j;
+  cross join lateral (select from holdfast.live j where j.id = r.id and j.lease = r.lease for key share) j;
   -- What is on record stays, unless it is of an earlier claim; or more is said now: a
   -- suspect's start was recorded by its claim, and one that waits to begin may have
   -- been taken for running, both without a deadline.
@@ -69,7 +69,7 @@ set jit = off
 as $$
   select r.id
   from unnest(not_held.ids, not_held.leases) r (id, lease)
-  where not exists (select from holdfast.job j where j.id = r.id and j.lease = r.lease offset 0)
+  where not exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0)
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 

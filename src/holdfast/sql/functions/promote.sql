@@ -48,7 +48,7 @@ begin
     into due
     from (
       select j.id, j.run_at, j.seq
-      from holdfast.job j
+      from holdfast.live j
       where j.state = 'scheduled'
         and j.run_at >= coalesce(due_from, '-infinity')
         and j.run_at <= now_at
@@ -62,7 +62,7 @@ begin
     more := cardinality(due) = promote.amount;
   end if;
   select j.run_at into next_at
-  from holdfast.job j
+  from holdfast.live j
   where j.state = 'scheduled'
     and j.run_at >= coalesce(due_from, '-infinity')
   order by j.run_at
@@ -86,20 +86,14 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
-  known record;
   lanes integer[];
-  door text;
 begin
-  select bool_or(j.attempt >= j.max_attempts) as spent, max(j.seq) as last_seq into known
-  from holdfast.job j
-  where j.id = any(ids);
-  if known.spent then
+  if (select bool_or(j.attempt >= j.max_attempts) from holdfast.live j where j.id = any(ids)) then
     perform holdfast.bury_spent(ids, now_at);
   end if;
-  -- Unless somebody has reset the sequence, all their places are new: nothing to guard.
-  door := holdfast.door(known.last_seq <= (select s.last_value from holdfast.job_seq s));
+  perform holdfast.check_places(ids);
   with moved as (
-    update holdfast.job j
+    update holdfast.live j
     set
       state = 'pending',
       lane_id = o.new_lane,
@@ -112,11 +106,11 @@ begin
         select j.place, s.new_lane
         from unnest(ids) with ordinality i (id, n)
         cross join lateral (
-          select j.ctid as place, j.lane_id, j.attempt from holdfast.job j where j.id = i.id offset 0
+          select j.ctid as place, j.lane_id, j.attempt from holdfast.live j where j.id = i.id offset 0
         ) j
         join (
           select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
-          from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.job j where j.id = any(ids)) k
+          from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
         ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
         order by i.n
       ) d
@@ -125,7 +119,6 @@ begin
     returning j.lane_id
   )
   select array_agg(distinct m.lane_id) into lanes from moved m;
-  door := holdfast.door(false);
   perform holdfast.wake_lanes(lanes);
 end
 $$;
@@ -140,7 +133,7 @@ as $$
     array_agg(j.id),
     array_agg(coalesce(j.last_error, format('all %s attempts are used up', j.max_attempts))),
     bury_spent.now_at)
-  from holdfast.job j
+  from holdfast.live j
   where j.id = any(ids)
     and j.attempt >= j.max_attempts
   having count(*) > 0

@@ -16,7 +16,7 @@
 -- get theirs back. All become suspects, and a suspect's start is recorded as it
 -- is claimed; where a suspect had started, only suspects are charged.
 --
--- Lock order: rows of `worker`, then of `job`. Jobs that are locked are stepped
+-- Lock order: rows of `worker`, then of `live`. Jobs that are locked are stepped
 -- over: they are just being reported on, and the next look comes soon.
 create or replace function holdfast.recover(timeout interval default null)
 returns integer
@@ -73,7 +73,7 @@ begin
       select j.id
       from holdfast.running x
       cross join lateral (
-        select j.id from holdfast.job j where j.id = x.job_id and j.lease = x.lease for update skip locked
+        select j.id from holdfast.live j where j.id = x.job_id and j.lease = x.lease for update skip locked
       ) j
       where x.deadline_at < now_at - interval '5 seconds'
       limit 5000),
@@ -100,7 +100,7 @@ comment on function holdfast.recover(interval) is
 -- A claim that was under way when its worker was declared lost, or departed, may
 -- commit later. To look at all tombstones for ever would not do: while somebody holds
 -- an old snapshot, a look walks over all that the worker has ever held. But a claim
--- holds its lock on `job` before it asks whether its worker is there. So the writers
+-- holds its lock on `live` before it asks whether its worker is there. So the writers
 -- that are open once the end of a worker is on record are all that may yet bring it
 -- jobs (`awaits`); another look is due when one of them has ended, and when all have,
 -- it is the last one. A transaction that is prepared gets another name, and one more
@@ -140,7 +140,7 @@ begin
   loop
     select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases, array_agg(j.worker_id) as workers into held
     from (
-      select j.id, j.lease, j.worker_id from holdfast.job j
+      select j.id, j.lease, j.worker_id from holdfast.live j
       where j.state = 'claimed'
         and j.worker_id = any(looked_at)
         and j.id <> all(stepped_over)
@@ -151,7 +151,7 @@ begin
       select j.id
       from unnest(held.ids, held.leases) h (id, lease)
       cross join lateral (
-        select j.id from holdfast.job j where j.id = h.id and j.lease = h.lease for update skip locked
+        select j.id from holdfast.live j where j.id = h.id and j.lease = h.lease for update skip locked
       ) j);
     total := total + holdfast.take_back(locked, now_at);
     select stepped_over || array_agg(h.id), unsettled || array_agg(h.worker) into stepped_over, unsettled
@@ -231,7 +231,7 @@ begin
 
   with held as (
     select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started, coalesce(x.once, false) as once
-    from holdfast.job j
+    from holdfast.live j
     join holdfast.lane l on l.id = j.lane_id
     left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
     where j.id = any(ids)
@@ -256,12 +256,12 @@ begin
     coalesce(
       take_back.reason,
       format('lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id, coalesce(w.name, 'unknown')))
-  from holdfast.job j
+  from holdfast.live j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
   -- For how long they ran nobody knows. Those that were called off are no failures.
   perform holdfast.note_ends('failed', array_agg(j.lane_id), array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
-  from holdfast.job j
+  from holdfast.live j
   where j.id = any(charged)
     and j.cancel_requested_at is null
   having count(*) > 0;
@@ -269,16 +269,16 @@ begin
   -- Not who is locked: it may be leaving, and wait for these very jobs.
   update holdfast.worker w
   set recovered = w.recovered + n.jobs
-  from (select j.worker_id, count(*)::integer as jobs from holdfast.job j where j.id = any(ids) group by j.worker_id) n
+  from (select j.worker_id, count(*)::integer as jobs from holdfast.live j where j.id = any(ids) group by j.worker_id) n
   where w.id = n.worker_id
     and w.id in (
       select s.id from holdfast.worker s
-      where s.id in (select j.worker_id from holdfast.job j where j.id = any(ids))
+      where s.id in (select j.worker_id from holdfast.live j where j.id = any(ids))
       for update skip locked);
 
   -- The lease is replaced by one that nobody knows, so whatever the old holder
   -- still reports is refused as lost, wherever the job goes from here.
-  update holdfast.job j
+  update holdfast.live j
   set
     lease = gen_random_uuid(),
     last_error = case
@@ -287,9 +287,9 @@ begin
     end
   where j.id = any(ids);
 
-  cancelled := array(select j.id from holdfast.job j where j.id = any(ids) and j.cancel_requested_at is not null);
+  cancelled := array(select j.id from holdfast.live j where j.id = any(ids) and j.cancel_requested_at is not null);
   dead := array(
-    select j.id from holdfast.job j
+    select j.id from holdfast.live j
     where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(spent)) and j.cancel_requested_at is null);
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
   perform holdfast.call_off(cancelled, now_at);
@@ -301,12 +301,12 @@ begin
         'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason,
         'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(waiting) with ordinality i (id, n)
-      left join lateral (select j.worker_id from holdfast.job j where j.id = i.id offset 0) j on true
+      left join lateral (select j.worker_id from holdfast.live j where j.id = i.id offset 0) j on true
       left join lateral (select x.* from holdfast.running x where x.job_id = i.id offset 0) x on true
       order by i.n),
     now_at);
   -- Whose attempt is refunded although it had started may have kept something.
-  update holdfast.job j
+  update holdfast.live j
   set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
   where j.id = any(spared);
   perform holdfast.put_back(waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);

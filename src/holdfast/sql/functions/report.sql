@@ -17,7 +17,7 @@ declare
   repeated boolean;
 begin
   select j.state, j.claimed_at, j.lease as current_lease, j.last_lease as past_lease, j.last_outcome into known
-  from holdfast.job j where j.id = verdict.id;
+  from holdfast.live j where j.id = verdict.id;
   if not found then
     select f.state, f.claimed_at, null::uuid as current_lease, f.lease as past_lease, null as last_outcome into known
     from holdfast.finished f where f.id = verdict.id
@@ -87,7 +87,7 @@ begin
     return;
   end if;
   -- With a lock: the first may be about to commit.
-  perform from holdfast.job j where j.id = refuse_repetition.id and j.lease = refuse_repetition.lease for update;
+  perform from holdfast.live j where j.id = refuse_repetition.id and j.lease = refuse_repetition.lease for update;
   if found then
     return;
   end if;

@@ -267,7 +267,7 @@ begin
      select array_agg(g.%5$I) from gone g',
     partition, time_column,
     case parent when 'event' then
-      'and not exists (select from holdfast.job j where j.id = o.job_id offset 0)
+      'and not exists (select from holdfast.live j where j.id = o.job_id offset 0)
        and not exists (select from holdfast.dead_letter d where d.id = o.job_id offset 0)' end,
     case when archives then format(
       ', kept as (insert into holdfast_archive.%1$I (%2$s) select %2$s from gone g where g.%3$I < $6)',
@@ -297,7 +297,7 @@ declare
   gone constant uuid[] := array(
     select i.id
     from unnest(ids) i (id)
-    where not exists (select from holdfast.job j where j.id = i.id offset 0)
+    where not exists (select from holdfast.live j where j.id = i.id offset 0)
       and not exists (select from holdfast.dead_letter d where d.id = i.id offset 0));
 begin
   if cardinality(gone) = 0 then

@@ -331,7 +331,7 @@ begin
   if not known.overlap then
     update holdfast.schedule s set last_job = job_id
     where s.name = known.name
-      and not exists (select from holdfast.job j where j.id = s.last_job offset 0);
+      and not exists (select from holdfast.live j where j.id = s.last_job offset 0);
   end if;
   perform holdfast.note('run schedule', known.name, jsonb_build_object('job', job_id));
   return job_id;
@@ -521,7 +521,7 @@ begin
   end if;
   while moment <= now_at and done < most loop
     if due.missed = 'skip' and moment < now_at - interval '1 minute'
-      or not due.overlap and exists (select from holdfast.job j where j.id = due.last_job offset 0) then
+      or not due.overlap and exists (select from holdfast.live j where j.id = due.last_job offset 0) then
       due.skipped := due.skipped + 1;
     else
       insert into holdfast.schedule_tick (schedule, tick) values (due.name, moment) on conflict do nothing;

@@ -46,7 +46,7 @@ begin
   -- Of an older job, whose id a caller has used again.
   delete from holdfast.step s
   where s.job_id = keep_step.id
-    and s.job_created_at <> (select j.created_at from holdfast.job j where j.id = keep_step.id);
+    and s.job_created_at <> (select j.created_at from holdfast.live j where j.id = keep_step.id);
   select count(*) into others from holdfast.step s where s.job_id = keep_step.id;
   if others >= 1000 and not exists (select from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name) then
     perform holdfast.refuse_value('name', keep_step.name, 'a job may have 1000 steps; use a checkpoint for loops');
@@ -55,7 +55,7 @@ begin
   select
     j.id, j.created_at, keep_step.name, others + 1, keep_step.result, j.attempt, j.worker_id, now_at,
     least(greatest(keep_step.duration, 0), 1e9) * interval '1 second'
-  from holdfast.job j
+  from holdfast.live j
   where j.id = keep_step.id
   on conflict (job_id, name) do nothing;
   if found then
@@ -92,7 +92,7 @@ as $$
   insert into holdfast.checkpoint (job_id, job_created_at, state, changed_at)
   select r.id, j.created_at, r.state, now_at
   from unnest(ids, states) r (id, state)
-  cross join lateral (select j.created_at from holdfast.job j where j.id = r.id offset 0) j
+  cross join lateral (select j.created_at from holdfast.live j where j.id = r.id offset 0) j
   where r.state is not null
   order by r.id
   on conflict (job_id) do update
@@ -155,7 +155,7 @@ as $$
     (select c.state from holdfast.checkpoint c where c.job_id = j.id and c.job_created_at = j.created_at),
     coalesce((select array_agg(s.name order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}'),
     coalesce((select array_agg(s.result::text order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}')
-  from holdfast.job j
+  from holdfast.live j
   where j.id = memory.id
 $$;
 comment on function holdfast.memory(uuid) is 'The checkpoint and the finished steps of a job, with which its next attempt begins.';

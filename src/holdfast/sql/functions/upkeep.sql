@@ -47,7 +47,7 @@ begin
         from (select w.id from holdfast.worker w union all select 'ffffffff-ffff-ffff-ffff-ffffffffffff') w
       ) w
       cross join lateral (
-        select j.id from holdfast.job j
+        select j.id from holdfast.live j
         where j.state = 'claimed'
           and j.worker_id > w.after
           and j.worker_id < w.before
@@ -60,7 +60,7 @@ begin
       select j.id
       from holdfast.worker w
       cross join lateral (
-        select j.id from holdfast.job j where j.state = 'claimed' and j.worker_id = w.id limit 50000 for update skip locked
+        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id limit 50000 for update skip locked
       ) j
       where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
       limit 50000);
@@ -75,7 +75,7 @@ begin
     from holdfast.lane l
     cross join lateral (
       select j.id
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.safe_head
@@ -93,26 +93,26 @@ begin
   where u.id in (
     select o.id from holdfast.used_id o
     where o.used_at < now_at - interval '7 days'
-      and not exists (select from holdfast.job j where j.id = o.id offset 0)
+      and not exists (select from holdfast.live j where j.id = o.id offset 0)
     limit 50000);
   get diagnostics amount = row_count;
   done := done + amount;
 
   delete from holdfast.worker w
   where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
-    and not exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed' offset 0);
+    and not exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
   -- Left behind by a handler that finished its job in a transaction of its own.
   delete from holdfast.running r
   where r.changed_at < now_at - interval '1 minute'
-    and not exists (select from holdfast.job j where j.id = r.job_id and j.lease = r.lease offset 0);
+    and not exists (select from holdfast.live j where j.id = r.job_id and j.lease = r.lease offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
   delete from holdfast.cancellation c
-  where not exists (select from holdfast.job j where j.id = c.job_id and j.lease = c.lease offset 0);
+  where not exists (select from holdfast.live j where j.id = c.job_id and j.lease = c.lease offset 0);
   get diagnostics amount = row_count;
   done := done + amount;
 
@@ -192,13 +192,13 @@ begin
   oldest := now_at - holdfast.longest_retention();
   delete from holdfast.waiter w
   where w.since < now_at - interval '1 minute'
-    and (w.since < now_at - interval '7 days' or not exists (select from holdfast.job j where j.id = w.job_id offset 0));
+    and (w.since < now_at - interval '7 days' or not exists (select from holdfast.live j where j.id = w.job_id offset 0));
   get diagnostics waiters = row_count;
   return waiters
-    + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{job,dead_letter}')
-    + holdfast.forget_old('step', 'finished_at', oldest, '{job,dead_letter}')
-    + holdfast.forget_old('checkpoint', 'changed_at', oldest, '{job,dead_letter}')
-    + holdfast.forget_old('event_count', 'last_at', oldest, '{job}');
+    + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{live,dead_letter}')
+    + holdfast.forget_old('step', 'finished_at', oldest, '{live,dead_letter}')
+    + holdfast.forget_old('checkpoint', 'changed_at', oldest, '{live,dead_letter}')
+    + holdfast.forget_old('event_count', 'last_at', oldest, '{live}');
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is

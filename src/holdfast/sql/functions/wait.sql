@@ -65,7 +65,7 @@ as $$
     from holdfast.caller() c (role)
     offset 0
   ) me
-  where not exists (select from holdfast.job j where j.id = i.id offset 0)
+  where not exists (select from holdfast.live j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is
   'Of these jobs those that have ended: state, result and last error; the state is null where there is no such job.';

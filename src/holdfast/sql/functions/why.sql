@@ -19,7 +19,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  job holdfast.job;
+  job holdfast.live;
   lane holdfast.lane;
   locked_by xid;
   stopped boolean;
@@ -31,13 +31,13 @@ begin
     return query values ('unknown', 'There is no job with this id in your queues.', 'Check the id and the database.', null::jsonb);
     return;
   end if;
-  select j.* into job from holdfast.job j where j.id = why.id;
+  select j.* into job from holdfast.live j where j.id = why.id;
   if not found then
     return query select e.* from holdfast.why_ended(why.id, now_at) e;
     return;
   end if;
   select l.* into lane from holdfast.lane l where l.id = job.lane_id;
-  select j.xmax into locked_by from holdfast.job j where j.id = why.id;
+  select j.xmax into locked_by from holdfast.live j where j.id = why.id;
   case job.state
     when 'claimed' then
       return query select w.* from holdfast.why_held(job, lane, now_at) w;

@@ -1,7 +1,7 @@
 -- holdfast: after why
 -- Who holds a job, how it ended, or why nobody knows it: see why.sql.
 
-create or replace function holdfast.why_held(job holdfast.job, lane holdfast.lane, now_at timestamptz)
+create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -80,7 +80,7 @@ begin
       holdfast.time_in_words(job.claimed_at), holdfast.span_in_words(now_at - job.claimed_at),
       holdfast.amount_in_words((
         select count(*) from (
-          select from holdfast.job j where j.worker_id = job.worker_id and j.state = 'claimed' limit 10000) h), 'job', 10000),
+          select from holdfast.live j where j.worker_id = job.worker_id and j.state = 'claimed' limit 10000) h), 'job', 10000),
       holdfast.span_in_words(silent));
     remedy := 'Wait: what a worker cannot start within a second it gives back. A consumer of your own must report or release it.';
   end if;
@@ -93,7 +93,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.why_held(holdfast.job, holdfast.lane, timestamptz) is 'Who holds a job, since when, and whether they can be believed to live.';
+comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is 'Who holds a job, since when, and whether they can be believed to live.';
 
 -- A job that is not live: how it ended, or why nobody knows it.
 create or replace function holdfast.why_ended(id uuid, now_at timestamptz)

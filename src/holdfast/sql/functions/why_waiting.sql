@@ -19,7 +19,7 @@ $$;
 comment on function holdfast.why_paused(holdfast.lane, timestamptz) is 'That the queue of a job is paused, if it is.';
 
 -- A job that claims step over, or do not come to.
-create or replace function holdfast.why_passed_over(job holdfast.job, lane holdfast.lane, now_at timestamptz)
+create or replace function holdfast.why_passed_over(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -45,7 +45,7 @@ as $$
   from (select (select d.looks[1] from holdfast.duty d where d.name = 'recover') as look_at) l
   where job.seq < lane.head
 $$;
-comment on function holdfast.why_passed_over(holdfast.job, holdfast.lane, timestamptz) is
+comment on function holdfast.why_passed_over(holdfast.live, holdfast.lane, timestamptz) is
   'That claims do not come to a job: its attempts are used up, or it stands behind a head.';
 
 -- The number in xmax is that of a transaction which is writing or has locked the
@@ -138,7 +138,7 @@ $$;
 comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is 'That no worker takes jobs of this lane, and whom there is instead.';
 
 -- Ready, and somebody serves it: what goes before it, and what they do meanwhile.
-create or replace function holdfast.why_waiting(job holdfast.job, lane holdfast.lane, now_at timestamptz)
+create or replace function holdfast.why_waiting(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -154,7 +154,7 @@ begin
   select
     coalesce(array_agg(w), '{}') as workers,
     count(*) filter (where w.asleep and w.above is null
-      and not exists (select from holdfast.job j where j.worker_id = w.id and j.state = 'claimed' offset 0)) as idle
+      and not exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' offset 0)) as idle
   into servers
   from holdfast.live_workers(now_at) w
   where holdfast.serves(w, lane.queue, lane.task);
@@ -168,7 +168,7 @@ begin
     from holdfast.lane l
     cross join lateral (
       select
-      from holdfast.job j
+      from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
@@ -207,7 +207,7 @@ begin
   select count(*) as jobs, count(distinct j.worker_id) as workers, min(j.claimed_at) as since into held
   from unnest(servers.workers) w
   cross join lateral (
-    select j.worker_id, j.claimed_at from holdfast.job j where j.worker_id = w.id and j.state = 'claimed' limit most
+    select j.worker_id, j.claimed_at from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' limit most
   ) j;
   detail := jsonb_build_object(
     'workers', cardinality(servers.workers), 'idle', servers.idle, 'held', held.jobs, 'oldest_since', held.since);
@@ -237,10 +237,10 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.why_waiting(holdfast.job, holdfast.lane, timestamptz) is
+comment on function holdfast.why_waiting(holdfast.live, holdfast.lane, timestamptz) is
   'What goes before a job that is ready, and what the workers that serve it do meanwhile.';
 
-create or replace function holdfast.why_scheduled(job holdfast.job, lane holdfast.lane, now_at timestamptz)
+create or replace function holdfast.why_scheduled(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -288,7 +288,7 @@ begin
       select count(*) into before
       from (
         select
-        from holdfast.job j
+        from holdfast.live j
         where j.state = 'scheduled'
           and j.run_at >= coalesce(due_from, '-infinity')
           and j.run_at < job.run_at
@@ -311,5 +311,5 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.why_scheduled(holdfast.job, holdfast.lane, timestamptz) is
+comment on function holdfast.why_scheduled(holdfast.live, holdfast.lane, timestamptz) is
   'What a scheduled job waits for: its time, its retry, or somebody who makes it pending.';

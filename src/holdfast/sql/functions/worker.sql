@@ -154,7 +154,7 @@ begin
   return sleep.asleep and sleep.above is null and (found or exists (
     select
     from pg_locks k
-    where k.relation = 'holdfast.job'::regclass
+    where k.relation in ('holdfast.job'::regclass, 'holdfast.live'::regclass)
       and k.database = (select d.oid from pg_database d where d.datname = current_database())
       and k.mode = 'RowExclusiveLock'
       and k.pid is distinct from pg_backend_pid()
@@ -191,12 +191,12 @@ begin
       perform holdfast.refuse_worker(leave.worker);
     end if;
   end if;
-  -- Not as a plain join: where the planner takes `job` for empty, as after a vacuum
+  -- Not as a plain join: where the planner takes `live` for empty, as after a vacuum
   -- beside an old snapshot, it walked through all of its ids, in the order of the join.
   select array_agg(j.id), array_agg(j.lease), array_agg(case when r.started then 'interrupted' else 'released' end)
   into held_ids, held_leases, outcomes
   from (
-    select j.id, j.lease from holdfast.job j where j.worker_id = leave.worker and j.state = 'claimed' offset 0
+    select j.id, j.lease from holdfast.live j where j.worker_id = leave.worker and j.state = 'claimed' offset 0
   ) j
   left join lateral (
     select true as started from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0
@@ -231,7 +231,7 @@ declare
 begin
   perform holdfast.check_worker(disown.worker);
   select array_agg(j.id), array_agg(j.lease) into unknown_ids, unknown_leases
-  from holdfast.job j
+  from holdfast.live j
   where j.worker_id = disown.worker
     and j.state = 'claimed'
     and j.claimed_at < disown.before
