@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import os
+import signal
+import sys
 import threading
+from types import FrameType
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from programs import plain
 
 from holdfast import Context, Holdfast, JobState, Secret
+from holdfast.cli import output
 
 
 @pytest.fixture
@@ -87,6 +93,53 @@ def test_jobs_that_run_are_shown_as_they_go(program, hf, work, until, holdfast):
     table.says("No job is running.")
     table.press_ctrl_c()
     assert table.exit_code() == 130
+
+
+def test_ctrl_c_ends_the_table_wherever_it_strikes(monkeypatch):
+    # Where the main thread holds a lock of its own, too: at each line that it passes as it waits.
+    monkeypatch.setattr(output, "LIVE_SECONDS", 0.001)
+    lines = 0
+    while _table_is_interrupted(at_line=lines):
+        lines += 1
+    assert lines > 5
+
+
+def _table_is_interrupted(*, at_line: int) -> bool:
+    """Whether the loop of the table passes so many lines at all."""
+    looks, passed = iter([[], [], []]), 0
+
+    def look() -> list[object]:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise LookupError from None
+
+    def stuck(*_: object) -> None:
+        raise AssertionError(f"it hangs, interrupted at line {at_line}")
+
+    def strike(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal passed
+        if frame.f_code.co_filename not in {output.__file__, threading.__file__}:
+            return None
+        if event == "line" and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            if passed == at_line:
+                os.kill(os.getpid(), signal.SIGINT)
+            passed += 1
+        return strike
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(20)
+    sys.settrace(strike)
+    try:
+        output.show_live([], look, empty="Nothing.")
+    except LookupError:
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_events_of_a_job_and_of_a_queue(holdfast, hf, render, drain):

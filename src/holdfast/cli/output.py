@@ -8,10 +8,10 @@ Text from payloads and errors is anybody's: control characters are shown, never 
 import json
 import signal
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import UTC, date, datetime, timedelta
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -129,17 +129,26 @@ def show_live(columns: Sequence[Column[T]], look: Callable[[], Sequence[T]], *, 
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    screen, over = console(), threading.Event()
-    # Not an exception in the middle of a look: what is under way there might take it for its own.
-    before = signal.signal(signal.SIGINT, lambda *_: over.set())
+    # Not an exception in the middle of a look: what is under way there might take it for its own. Nor an
+    # event: to set it takes the lock that this same thread may hold, as it begins or ends to wait.
+    screen, over = console(), SimpleQueue[None]()
+    before = signal.signal(signal.SIGINT, lambda *_: over.put(None))
     try:
         with Live(console=screen, auto_refresh=False) as live:
-            while not over.wait(LIVE_SECONDS):
+            while not _comes(over, LIVE_SECONDS):
                 rows = look()
                 live.update(_table(columns, rows, screen.width) if rows else Text(empty, "dim"), refresh=True)
     finally:
         signal.signal(signal.SIGINT, before)
     raise KeyboardInterrupt
+
+
+def _comes(news: SimpleQueue[None], seconds: float) -> bool:
+    try:
+        news.get(timeout=seconds)
+    except Empty:
+        return False
+    return True
 
 
 def _show_pretty(columns: Sequence[Column[T]], rows: Sequence[T], empty: str, note: str) -> None:
