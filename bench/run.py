@@ -57,22 +57,26 @@ class Run:
             self._size_up(peer)
         for measure in measures:
             begun = time.monotonic()
-            times = 1 if quick else measure.times
-            far: set[str] = set()
-            for number in range(1 if measure.once else rounds * times):
-                if number >= rounds:
-                    # Once and for all: its rounds are those of the others with the same number.
-                    far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
-                if measure.others_once and number:
-                    far |= {peer.name for peer in self._peers if peer.name != US}
-                for peer in self._in_turn(number):
-                    if peer.name not in far:
-                        self._measure(measure, peer, number)
-            self._bench.put_away()
+            try:
+                self._go_round(measure, rounds, 1 if quick else measure.times)
+            finally:
+                self._bench.put_away()
             tell(f"{measure.name}: {time.monotonic() - begun:.0f} s")
         self._results.facts["steadiness"] = str(self._steadiness)
         for peer in self._peers:
             peer.forget(self._bench.server)
+
+    def _go_round(self, measure: Measure, rounds: int, times: int) -> None:
+        far: set[str] = set()
+        for number in range(1 if measure.once else rounds * times):
+            if number >= rounds:
+                # Once and for all: its rounds are those of the others with the same number.
+                far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
+            if measure.others_once and number:
+                far |= {peer.name for peer in self._peers if peer.name != US}
+            for peer in self._in_turn(number):
+                if peer.name not in far:
+                    self._measure(measure, peer, number)
 
     def _in_turn(self, number: int) -> list[Peer]:
         """Another one begins each round."""

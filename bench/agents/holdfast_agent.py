@@ -6,8 +6,10 @@ import asyncio
 from functools import cache
 from typing import Any
 
+import uvloop  # noqa: F401 - loaded before the gate, as what the peers need is
 from agent import QUEUE, REPORT, main
 
+import holdfast.worker.worker  # noqa: F401 - the same
 from holdfast import Holdfast, Task
 
 SPREAD = 30

@@ -177,6 +177,7 @@ def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_ds
             superuser.execute(f"grant insert (lane_id, task) on holdfast.job to {role}")
             superuser.execute(f"grant select on holdfast.job to {role} with grant option")
             superuser.execute(f"grant usage on schema holdfast to {role}")
+            superuser.execute("grant references on holdfast.job to public")
             superuser.execute(f"set role {role}")
             superuser.execute(f"grant select on holdfast.job to {friend}")
             superuser.execute("reset role")
@@ -192,6 +193,8 @@ def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_ds
             passed_on = "select has_table_privilege(%s, t, 'select') from unnest(%s::text[]) t"
             tables = ["holdfast.job", "holdfast.live"]
             assert superuser.execute(passed_on, [friend, tables]).fetchall() == [(True,), (False,)]
+            everybodys = "select has_table_privilege('public', t, 'references') from unnest(%s::text[]) t"
+            assert superuser.execute(everybodys, [tables]).fetchall() == [(True,), (False,)]
             grantable = superuser.execute(
                 "select has_table_privilege(%s, 'holdfast.job', 'select with grant option')", [role]
             )

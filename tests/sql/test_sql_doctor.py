@@ -169,6 +169,9 @@ def test_missing_invalid_and_foreign_indexes_are_found(sql, found, undone):
             ("critical", "dead_letter_time"),
             ("warning", "somebodys"),
         }
+        (remedy,) = (row.remedy for row in found("indexes") if row.severity == "warning")
+        sql(remedy.partition(";")[0])
+        assert {row.severity for row in found("indexes")} == {"critical"}
 
 
 def test_every_index_that_the_migrations_make_is_one_that_is_looked_for(sql, found):
@@ -303,6 +306,8 @@ def test_rights_that_are_too_wide_are_found(sql, found):
             severities = [row.severity for row in found("rights")]
             assert severities == ["critical", "critical", "critical", "warning"]
             assert "holdfast_meddler may update on holdfast.job" in found("rights")[-1].finding
+            sql("grant update on holdfast.live to holdfast_meddler")  # where nothing is checked
+            assert [row.severity for row in found("rights")] == ["critical"] * 4
     finally:
         sql("drop role holdfast_meddler")
 

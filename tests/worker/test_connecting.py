@@ -212,6 +212,36 @@ def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast):
     assert len(hf.jobs()) == 6
 
 
+def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast):
+    async def main():
+        session = hf.database.session()
+        await asyncio.gather(session.open(), session.open())
+        before = session._connection
+        assert before is not None
+        assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        assert session._connection is before
+        await session.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast):
+    async def main():
+        heard = asyncio.Event()
+        session = hf.database.listening_session(
+            deadline=10, channels=[calls.channel("mail")], heard=heard.set, lost=lambda _: None
+        )
+        await session.open()
+        assert heard.is_set()  # it may have missed something before
+        heard.clear()
+        with psycopg.connect(hf.database.dsn, autocommit=True) as other:
+            other.execute("notify holdfast_mail")
+        await asyncio.wait_for(heard.wait(), 10)
+        await session.close()
+
+    asyncio.run(main())
+
+
 def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monkeypatch):
     monkeypatch.setattr("holdfast.database.session.PARTING", 0.1)
 

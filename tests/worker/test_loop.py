@@ -48,6 +48,22 @@ def test_a_step_that_fails_is_told_about_and_tried_again(told):
     ]
 
 
+def test_the_first_time_may_come_later(monkeypatch):
+    naps, sleep = [], asyncio.sleep
+
+    def noted(seconds):
+        naps.append(seconds)
+        return sleep(0)
+
+    async def step(enough):
+        assert naps == [60]
+        enough.set()
+
+    monkeypatch.setattr("holdfast.worker.loop.asyncio.sleep", noted)
+    ran(step, first=60)
+    assert naps[0] == 60
+
+
 def test_the_loss_of_the_worker_is_passed_on():
     async def step(_enough):
         raise WorkerLost("gone")

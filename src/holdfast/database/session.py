@@ -108,6 +108,12 @@ class Session(_Line[DirectAsyncConnection]):
                 return await self._within(seconds, self._carry(call))
             return await self._ask(connection, call, seconds)
 
+    async def open(self) -> None:
+        """Connect, while there is something else to wait for: else the first call does."""
+        async with self._lock:
+            if self._connection is None:
+                await self._within(self._deadline, self._connect())
+
     async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
         try:
@@ -211,6 +217,11 @@ class ListeningSession(Session):
                 raise
             finally:
                 self._watch()
+
+    async def open(self) -> None:
+        async with self._one_at_a_time:
+            await super().open()
+            self._watch()
 
     async def close(self) -> None:
         self._unwatch()

@@ -19,6 +19,8 @@ UPKEEP_SECONDS = 60.0
 SWEEP_SECONDS = 30.0
 # A look costs something, so what falls due within a moment is promoted together.
 MOMENT = 0.01
+# By then, who has just started is at work: until then, its first jobs have the machine.
+AT_WORK = 0.25
 # A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
 FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01

@@ -25,6 +25,7 @@ from holdfast import calls
 from holdfast.database import Database
 from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.events import emit
+from holdfast.worker.duties import AT_WORK
 from holdfast.worker.hands import Hands, Running
 from holdfast.worker.loop import every
 from holdfast.worker.notes import portions
@@ -97,8 +98,10 @@ class Keeper:
         self._ready.set()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(every(self._lease_time / 6, self._beat, name="heartbeat"))
-                group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper"))
+                # The registration counts as a beat, and the first jobs have the machine.
+                pause = self._lease_time / 6
+                group.create_task(every(pause, self._beat, name="heartbeat", first=min(pause, AT_WORK)))
+                group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper", first=FLUSH_SECONDS))
                 group.create_task(every(FLUSH_SECONDS, self._watch.look, name="watch"))
         except* WorkerLost:
             pass  # told already; there is nothing left to keep

@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast import calls
 from holdfast.calls import Claimed
-from holdfast.database import Database
+from holdfast.database import Database, Session
 from holdfast.errors import DatabaseUnavailable, NotReady, WorkerLost
 from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
@@ -30,6 +30,7 @@ from holdfast.task import Registry
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import (
     ADVANCE_SECONDS,
+    AT_WORK,
     MOMENT,
     PROMOTE_SECONDS,
     SWEEP_SECONDS,
@@ -156,12 +157,13 @@ class Life:
 
     async def live(self, *, drain: bool) -> None:
         try:
-            await self._register()
+            async with _opening(self._claiming, self._finishing):
+                await self._register()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
                 self._slots.open(self._settings.concurrency)
                 try:
-                    async with self._background(group):
+                    async with self._background(group, drain=drain):
                         await self._until_told(drain=drain)
                 except asyncio.CancelledError:
                     self._hurry.set()
@@ -240,16 +242,16 @@ class Life:
     # Working.
 
     @contextlib.asynccontextmanager
-    async def _background(self, group: asyncio.TaskGroup) -> AsyncIterator[None]:
+    async def _background(self, group: asyncio.TaskGroup, *, drain: bool) -> AsyncIterator[None]:
         """Everything that keeps work coming in; it ends before the running jobs do."""
-        duties = self._duties
+        duties, first = self._duties, 0.0 if drain else AT_WORK
         steps = [
             every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
             every(PROMOTE_SECONDS, duties.promote, name="promote", wake=self._promote_now),
-            every(duties.recover_seconds, duties.recover, name="recover"),
-            every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now),
-            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep"),
-            every(SWEEP_SECONDS, duties.sweep, name="sweep"),
+            every(duties.recover_seconds, duties.recover, name="recover", first=first),
+            every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now, first=first),
+            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep", first=first),
+            every(SWEEP_SECONDS, duties.sweep, name="sweep", first=first),
             every(0.0, self._register_anew, name="register"),
         ]
         tasks = [group.create_task(step) for step in steps]
@@ -373,3 +375,16 @@ class Life:
             await self._serving.run(calls.leave(self._id), deadline=self._last_words)
         except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
             emit("leave.failed", worker=self._id, error=error)
+
+
+@contextlib.asynccontextmanager
+async def _opening(*sessions: Session) -> AsyncIterator[None]:
+    """Connect them meanwhile; where that fails, their first call says so."""
+    opened = asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
+    try:
+        yield
+        await opened
+    except BaseException:
+        opened.cancel()
+        await asyncio.wait({opened})
+        raise

@@ -12,14 +12,19 @@ Step = Callable[[], Awaitable[float | None]]
 LONGEST_PAUSE = 2.0
 
 
-async def every(seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None) -> None:
+async def every(
+    seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None, first: float = 0.0
+) -> None:
     """Repeat a step until cancelled: after `seconds`, or after what it returns, or when `wake` is set.
+
+    The first time comes after `first`, whatever happens.
 
     A step that fails is told about and tried again: the database may be away for a while, and a worker
     outlives that. Only the loss of the worker itself is passed on.
     """
     wake = wake or asyncio.Event()
     failures = 0
+    await asyncio.sleep(first)
     while True:
         wake.clear()
         try:
