@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 from uuid import uuid4
@@ -127,19 +129,28 @@ def _table_is_interrupted(*, at_line: int) -> bool:
             passed += 1
         return strike
 
-    before = signal.signal(signal.SIGALRM, stuck)
-    signal.alarm(20)
-    sys.settrace(strike)
+    # What runs in the background may have been started with Ctrl-C ignored.
+    with handled(signal.SIGALRM, stuck), handled(signal.SIGINT, signal.default_int_handler):
+        signal.alarm(20)
+        sys.settrace(strike)
+        try:
+            output.show_live([], look, empty="Nothing.")
+        except LookupError:
+            return False
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+            signal.alarm(0)
+
+
+@contextmanager
+def handled(number: int, handler: Callable[..., Any]) -> Iterator[None]:
+    before = signal.signal(number, handler)
     try:
-        output.show_live([], look, empty="Nothing.")
-    except LookupError:
-        return False
-    except KeyboardInterrupt:
-        return True
+        yield
     finally:
-        sys.settrace(None)
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(number, before)
 
 
 def test_events_of_a_job_and_of_a_queue(holdfast, hf, render, drain):

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import starmap
 from operator import attrgetter
 from typing import NamedTuple, cast
 
@@ -48,7 +50,8 @@ _claimed = function("claimed", "worker uuid, lease uuid", _CLAIMED)
 
 def _read_claimed(lease: str) -> Callable[[Rows], list[Claimed]]:
     """Who asks knows the lease, so it is not sent back with each job."""
-    return lambda rows: [Claimed(lease, *row) for row in rows]
+    # Not in a comprehension, where to unpack each row takes as long as all the rest.
+    return lambda rows: list(starmap(partial(Claimed, lease), rows))
 
 
 def claim(

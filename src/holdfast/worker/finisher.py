@@ -45,10 +45,10 @@ class Finisher:
         self._idle.set()
 
     def add(self, report: Report) -> None:
-        self._waiting.append(report)
-        if not self._work.is_set():
+        if not self._waiting:
             self._idle.clear()
             self._work.set()
+        self._waiting.append(report)
 
     async def idle(self) -> None:
         """Wait until everything handed in has been written."""

@@ -78,7 +78,7 @@ class Hands:
         """Have the jobs of a claim; none of them if everything was given up while it was under way."""
         if lease not in self.in_flight:
             return []
-        self.held.update((job.id, job) for job in jobs)
+        self.held.update({job.id: job for job in jobs})
         # Only now: in between, the keeper would take them for unknown.
         self.in_flight.discard(lease)
         self._line_up(jobs)
