@@ -159,6 +159,10 @@ class Life:
         try:
             async with _opening(self._claiming, self._finishing):
                 await self._register()
+            if drain:
+                # What is due belongs to it, so nobody may find that there is nothing to do before.
+                with contextlib.suppress(NotReady):
+                    await self._duties.promote()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
                 self._slots.open(self._settings.concurrency)
