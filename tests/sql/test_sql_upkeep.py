@@ -1,6 +1,6 @@
 """The slow duty: partitions made ahead and dropped behind, and everything old forgotten."""
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import psycopg
 import pytest
@@ -241,6 +241,8 @@ def test_a_fleet_keeps_house_once_in_a_while(sql, other, clock):
 
 
 def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
+    noon = clock.now().astimezone(UTC).replace(hour=12) + timedelta(days=1)
+    clock.set(noon)  # at midnight there is more to do
     sql.value("upkeep")
     sql("update holdfast.duty set looks[2] = looks[1] - interval '1 hour' where name = 'upkeep'")
     sql(
