@@ -35,18 +35,18 @@ def test_a_plain_function_runs_in_a_thread_and_knows_its_job(hf: Holdfast, drain
     assert seen == [(job.id, "other", 1)]
 
 
-def test_a_drain_runs_what_is_due_however_late_the_duties_are(hf: Holdfast, drain, clock, monkeypatch):
+def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, clock, counts, monkeypatch):
     def late(seconds, step, *, name, **options):
         return asyncio.sleep(3600) if name == "promote" else every(seconds, step, name=name, **options)
 
     @hf.task(name="note")
     async def note() -> None: ...
 
-    job = note.options(delay=60).enqueue()
+    hf.enqueue_many(note.options(delay=60).call() for _ in range(250))
     clock.advance(minutes=2)
     monkeypatch.setattr("holdfast.worker.life.every", late)
-    drain()
-    assert job.refresh().state is JobState.COMPLETED
+    hf.worker().run(drain=True)
+    assert counts() == {"completed": 250}
 
 
 def test_a_failed_job_waits_for_its_backoff_and_is_tried_again(hf: Holdfast, drain, clock):

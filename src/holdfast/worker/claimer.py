@@ -80,6 +80,7 @@ class Claimer:
         self._give_back = give_back
         self._took = took
         self._rate = Rate()
+        self.pace = 0.0
         self._prefetch = self._low = 0
         self._drained = False
         self._hungry = True
@@ -116,7 +117,8 @@ class Claimer:
 
     async def step(self) -> float:
         """Claim once, if there is room; returns how long to wait before the next look."""
-        self._prefetch = min(int(self._rate.per_second() * PREFETCH_SECONDS), MOST_PREFETCHED)
+        self.pace = self._rate.per_second()
+        self._prefetch = min(int(self.pace * PREFETCH_SECONDS), MOST_PREFETCHED)
         self._low = self._prefetch // 2
         self._give_back_surplus()
         pause = await self._look()

@@ -64,6 +64,12 @@ class Duties:
             case soon:
                 return min(max(soon, MOMENT), PROMOTE_SECONDS)
 
+    async def promote_all(self) -> None:
+        """Whatever is due by now, without a rest in between."""
+        await self.promote()
+        while self._until_due is not None and self._until_due <= 0:
+            await self.promote()
+
     async def recover(self) -> None:
         amount = await self._session.run(calls.recover())
         if amount:

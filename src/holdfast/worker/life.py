@@ -44,6 +44,7 @@ from holdfast.worker.health import Condition
 from holdfast.worker.http import Address
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.loop import every
+from holdfast.worker.metronome import Metronome
 from holdfast.worker.slots import Slots
 
 _VERSION = version("holdfast")
@@ -117,6 +118,7 @@ class Life:
             give_back=self._release,
             took=self._took,
         )
+        self._metronome = Metronome(self._hands)
         self._slots = Slots(self._hands, self._executor, done=self._finisher.add, freed=self._claimer.freed)
         self._duties = Duties(
             self._serving, lease_time=self._lease_time, due=self._claimer.hint, alert=self._claimer.alert
@@ -162,7 +164,7 @@ class Life:
             if drain:
                 # What is due belongs to it, so nobody may find that there is nothing to do before.
                 with contextlib.suppress(NotReady):
-                    await self._duties.promote()
+                    await self._duties.promote_all()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
                 self._slots.open(self._settings.concurrency)
@@ -269,6 +271,7 @@ class Life:
     async def _claim(self) -> float:
         try:
             pause = await self._claimer.step()
+            self._metronome.keep(self._claimer.pace)
             self._trouble = None
             return pause  # noqa: TRY300 - what follows is about errors
         except NotReady as error:
@@ -356,6 +359,7 @@ class Life:
         return HURRIED_SECONDS if self._hurry.is_set() else LAST_WORDS_SECONDS
 
     async def _say_goodbye(self) -> None:
+        self._metronome.stop()
         if self._keeper is not None:
             await self._keeper.stop()
             await self._leave()
