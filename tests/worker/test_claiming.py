@@ -138,6 +138,37 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
     assert (max(claims) <= claimer.BITE) == (urgent > 100)
 
 
+def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
+    hf: Holdfast, work, note, ran, until, ask, told, monkeypatch
+):
+    pauses = []
+    step = claimer.Claimer.step
+
+    async def noted(self) -> float:
+        pauses.append(await step(self))
+        return pauses[-1]
+
+    monkeypatch.setattr(claimer.Claimer, "step", noted)
+    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
+    monkeypatch.setattr(claimer, "ALERT", 3600)
+    monkeypatch.setattr(claimer, "STREAM", 3600)  # it says at once that it wants to hear of urgent ones alone
+    monkeypatch.setattr(claimer, "REST_AFTER_BITE", 1800)
+    monkeypatch.setattr(claimer, "LONGEST_WAIT", 1800)
+
+    work(poll_interval=60)
+    until(lambda: ask("select from holdfast.worker where asleep and above is null"))
+    note.options(priority=101).enqueue("urgent")
+    until(lambda: ran == ["urgent"])
+    hf.enqueue_many(note.call("others") for _ in range(2000))
+    until(lambda: pauses[-1] == 1800 and ask("select from holdfast.worker where asleep and above = 100"))
+    before = len(told.named("jobs.claimed"))
+    note.options(priority=101).enqueue("urgent")
+    until(lambda: ran.count("urgent") == 2)
+    until(lambda: len(told.named("jobs.claimed")) > before + 1)
+    claimed = [len(event["jobs"]) for event in told.named("jobs.claimed")[before:]]
+    assert claimed[:2] == [1, claimer.SMALL_BITE]
+
+
 def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
     hf: Holdfast, work, slow, note, ran, gate, until, ask, monkeypatch
 ):

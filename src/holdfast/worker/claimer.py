@@ -23,10 +23,11 @@ from holdfast.events import Bunch, emit
 from holdfast.worker.hands import Hands
 
 BATCH = 2000
+# What a worker takes first.
+BITE = 100
 # As long as urgent jobs come in between, all others are taken in small bites with a rest after each: an
 # urgent one has to wait for the claim that is under way, and for its share of the server.
-BITE = 100
-HINTED_BITE = 50
+SMALL_BITE = 50
 REST_AFTER_BITE = 0.01
 PREFETCH_SECONDS = 0.1
 MOST_PREFETCHED = 4000
@@ -86,7 +87,7 @@ class Claimer:
         self._hungry = True
         self._took_at = self._began_at = self._rested_at = time.monotonic()
         self._said_at = self._urgent_at = self._lone_at = -math.inf
-        self._lone = 0
+        self._lone = self._others = 0
         self._asleep = False
         self._above: int | None = None
         self._hinted = False
@@ -137,10 +138,12 @@ class Claimer:
         if self._hands.unwritten > MOST_UNWRITTEN:
             return FIRST_POLL
         hinted, self._hinted = self._hinted, False
-        amount = self._room(hinted)
+        urgent = hinted and self.alert() and await self._fetch_urgent(self._others)
+        if urgent:
+            await asyncio.sleep(0)  # they start first, and do not wait for the claim of others
+        amount = self._room()
         if amount <= 0:
-            self._drained = False  # the next slot that comes free wakes us
-            return await self._look_for_urgent() if hinted and self._hands.buffer else self._poll_interval
+            return await self._look_no_further(hinted, urgent)
         if self._may_come:
             # Before the look: when none is open any more, it sees what they have committed.
             self._may_come = await self._session.run(calls.sleep(self.worker))
@@ -148,6 +151,7 @@ class Claimer:
         tasks = self._lookout.tasks()
         jobs = await self._claim(tasks, amount)
         self._lookout.found(jobs, amount)
+        self._others = jobs[-1].priority if jobs else self._others
         self._drained = self._lookout.full and len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
             self._begin_or_go_on()
@@ -172,18 +176,24 @@ class Claimer:
         self._rested_at = time.monotonic()
         return self._pause()
 
-    async def _look_for_urgent(self) -> float:
+    async def _look_no_further(self, hinted: bool, urgent: bool) -> float:
         """There is enough to do, but something may have come that goes before it."""
-        buffer, above = self._hands.buffer, self._hands.buffer[-1].priority
-        urgent = sum(job.priority > above for job in islice(buffer, self._concurrency))
+        self._drained = False  # the next slot that comes free wakes us
+        buffer = self._hands.buffer
+        if urgent or (hinted and buffer and await self._fetch_urgent(buffer[-1].priority)):
+            self._hinted = True  # there may be more of them
+            return 0.0
+        return self._poll_interval
+
+    async def _fetch_urgent(self, above: int) -> bool:
+        """Claim what goes before the others, and nothing else; whether there was any."""
+        urgent = sum(job.priority > above for job in islice(self._hands.buffer, self._concurrency))
         if urgent == self._concurrency:  # as many as can be begun: others may have the rest
-            return self._poll_interval
+            return False
         jobs = await self._claim(self._lookout.all, self._concurrency - urgent, above=above)
-        if not jobs:
-            return self._poll_interval
-        self._urgent_at = time.monotonic()
-        self._hinted = True  # there may be more of them
-        return 0.0
+        if jobs:
+            self._urgent_at = time.monotonic()
+        return bool(jobs)
 
     def _begin_or_go_on(self) -> None:
         self._took_at = time.monotonic()
@@ -207,14 +217,14 @@ class Claimer:
         self._rested_at = self._took_at
         return FIRST_POLL
 
-    def _room(self, hinted: bool) -> int:
+    def _room(self) -> int:
         hands = self._hands
         room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
         if room <= self._low:
             return 0
         if self.alert():
-            return min(room, HINTED_BITE if hinted else BITE)
+            return min(room, SMALL_BITE)
         return min(room, BITE if self._hungry else BATCH)
 
     def _give_back_surplus(self) -> None:
@@ -255,7 +265,8 @@ class Claimer:
         """Say which jobs we want to hear of: those that go before what is at hand."""
         if self._asleep or (self._above is not None and priority > self._above):
             # We hear of more than that. It costs the producers something, but so does saying it for each job.
-            needed = self._took_at - max(self._began_at, self._said_at) > STREAM
+            long_since = self._took_at - max(self._began_at, self._said_at) > STREAM
+            needed = long_since or (self._asleep and self.alert())
         else:
             needed = priority != self._above
         if needed and self._listens:

@@ -38,6 +38,7 @@ class Duties:
         self._until_due: float | None = None
         self._amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
+        self.promote_now = asyncio.Event()
         self._claimed = 0
         self._more_to_sweep = False
 
@@ -47,10 +48,23 @@ class Duties:
         if self._claimed >= ADVANCE_JOBS:
             self.advance_now.set()
 
+    def heard(self) -> None:
+        """Something has come. It may be due later, but sooner than all that we know of. Claims go first.
+
+        What becomes pending is heard of as well, so that each promotion would bring about another one.
+        """
+        if not self.is_behind:
+            asyncio.get_running_loop().call_later(MOMENT, self.promote_now.set)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more was due than has become pending: then the next promotion is not far anyway."""
+        return self._until_due is not None and self._until_due <= 0
+
     async def promote(self) -> float:
         expected = self._until_due
         begun = time.monotonic()
-        hurry = expected is not None and expected <= 0 and not self._alert()
+        hurry = self.is_behind and not self._alert()
         self._amount = min(self._amount * 2, MOST_PROMOTED) if hurry else FIRST_PROMOTED
         wait = await self._session.run(calls.promote(self._amount))
         self._until_due = None if wait is None else wait.total_seconds()
@@ -67,7 +81,7 @@ class Duties:
     async def promote_all(self) -> None:
         """Whatever is due by now, without a rest in between."""
         await self.promote()
-        while self._until_due is not None and self._until_due <= 0:
+        while self.is_behind:
             await self.promote()
 
     async def recover(self) -> None:

@@ -31,7 +31,6 @@ from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import (
     ADVANCE_SECONDS,
     AT_WORK,
-    MOMENT,
     PROMOTE_SECONDS,
     SWEEP_SECONDS,
     UPKEEP_SECONDS,
@@ -75,7 +74,6 @@ class Life:
         self._id = ""
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._promote_now = asyncio.Event()
         self._lost = asyncio.Event()
         self._hands = Hands()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
@@ -253,7 +251,7 @@ class Life:
         duties, first = self._duties, 0.0 if drain else AT_WORK
         steps = [
             every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
-            every(PROMOTE_SECONDS, duties.promote, name="promote", wake=self._promote_now),
+            every(PROMOTE_SECONDS, duties.promote, name="promote", wake=duties.promote_now),
             every(duties.recover_seconds, duties.recover, name="recover", first=first),
             every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now, first=first),
             every(UPKEEP_SECONDS, duties.upkeep, name="upkeep", first=first),
@@ -284,8 +282,7 @@ class Life:
 
     def _notified(self) -> None:
         self._claimer.hint()
-        # It may be due later, but sooner than all that we know of. The claim goes first.
-        asyncio.get_running_loop().call_later(MOMENT, self._promote_now.set)
+        self._duties.heard()
 
     def _deaf(self, error: DatabaseUnavailable) -> None:
         self._claimer.forget_sleep()
@@ -301,7 +298,7 @@ class Life:
             if job is not None and job.suspect:
                 self._claimer.hint()  # suspects are handed out one at a time
             if report.outcome in {"failed", "snoozed"}:
-                self._promote_now.set()  # it may be due again soon
+                self._duties.promote_now.set()  # it may be due again soon
         emit(
             "jobs.finished",
             worker=self._id,
