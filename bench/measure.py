@@ -93,8 +93,8 @@ class Measure:
     once: bool = False
     # Holdfast is judged by it against itself: the others are measured once.
     others_once: bool = False
-    # How many times as many rounds those near the best get, where cells differ more than what is to be told
-    # apart. Only for rates.
+    # How many times as many rounds Holdfast gets, where cells differ more than what is to be told apart; and
+    # those near the best, of which there are some in rates alone.
     times: int = 1
     # Which peers are measured; all of them if none is named.
     only: frozenset[str] = frozenset()

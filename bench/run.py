@@ -85,6 +85,8 @@ class Run:
 
     def _is_near(self, measure: Measure, peer: Peer) -> bool:
         """Whether further rounds are worth their time: what is far behind the best stays there."""
+        if peer.name == US:
+            return True
         figure = self._results.figure(measure.name, peer.name, measure.figure)
         others = (self._results.figure(measure.name, other.name, measure.figure) for other in self._peers)
         return figure is not None and figure * NEAR > max(other for other in others if other is not None)

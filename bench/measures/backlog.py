@@ -33,6 +33,7 @@ BACKLOG = Measure(
     "jobs_per_s",
     "jobs/s",
     others_once=True,
+    times=2,
     only=PEERS,
 )
 BACKLOG_UNKNOWN = Measure(
@@ -42,5 +43,6 @@ BACKLOG_UNKNOWN = Measure(
     "jobs_per_s",
     "jobs/s",
     others_once=True,
+    times=2,
     only=PEERS,
 )

@@ -121,7 +121,7 @@ REALISTIC = Measure(
     _realistic,
     "jobs_per_s",
     "jobs/s",
-    times=5,
+    times=3,
 )
 SPREAD = Measure(
     "spread",
