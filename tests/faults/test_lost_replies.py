@@ -67,8 +67,8 @@ def test_a_finish_whose_answer_was_lost_is_reported_once(far, ran, proxy, work, 
     proxy.swallow(is_of_a_finish)
     far.enqueue_many(far.tasks.get("note").call(number, "done") for number in range(15))
     until(lambda: counts() == {"completed": 15}, say=counts)
-    assert proxy.swallowed == 1
     until(lambda: told.named("finisher.failed"))
+    assert proxy.swallowed == 1
     assert sorted(ran) == [(number, 1) for number in range(15)]
     assert ask("select count(*) from holdfast.finished") == [(15,)]
     # And the worker lets go of them: it goes on, and is told nothing of refusals.

@@ -138,9 +138,9 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
     assert (max(claims) <= claimer.BITE) == (urgent > 100)
 
 
-def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
-    hf: Holdfast, work, note, ran, until, ask, told, monkeypatch
-):
+@pytest.fixture
+def pauses(monkeypatch):
+    """How long to wait, as each step of a claimer has said."""
     pauses = []
     step = claimer.Claimer.step
 
@@ -149,6 +149,30 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
         return pauses[-1]
 
     monkeypatch.setattr(claimer.Claimer, "step", noted)
+    return pauses
+
+
+def test_a_worker_without_a_free_slot_leaves_urgent_jobs_to_others(
+    hf: Holdfast, work, slow, gate, until, ask, pauses, monkeypatch
+):
+    monkeypatch.setattr(claimer, "ALERT", 3600)
+
+    work(concurrency=2, poll_interval=60)
+    until(lambda: ask("select from holdfast.worker where asleep and above is null"))
+    hf.enqueue_many([slow.options(priority=200).call(), slow.call()])
+    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
+    before = len(pauses)
+    urgent = slow.options(priority=200).enqueue()
+    until(lambda: len(pauses) > before)
+    assert urgent.refresh().state is JobState.PENDING
+    gate.set()
+    until(lambda: urgent.refresh().state is JobState.COMPLETED)
+
+
+def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
+    hf: Holdfast, work, note, ran, until, ask, told, pauses, monkeypatch
+):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "ALERT", 3600)
     monkeypatch.setattr(claimer, "STREAM", 3600)  # it says at once that it wants to hear of urgent ones alone
@@ -156,14 +180,15 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
     monkeypatch.setattr(claimer, "LONGEST_WAIT", 1800)
 
     work(poll_interval=60)
-    until(lambda: ask("select from holdfast.worker where asleep and above is null"))
-    note.options(priority=101).enqueue("urgent")
-    until(lambda: ran == ["urgent"])
+    for number in range(3):  # each comes alone, while nothing else is to do
+        until(lambda: ask("select from holdfast.worker where asleep and above is null"))
+        note.options(priority=101).enqueue("urgent")
+        until(lambda number=number: len(ran) > number)
     hf.enqueue_many(note.call("others") for _ in range(2000))
     until(lambda: pauses[-1] == 1800 and ask("select from holdfast.worker where asleep and above = 100"))
     before = len(told.named("jobs.claimed"))
     note.options(priority=101).enqueue("urgent")
-    until(lambda: ran.count("urgent") == 2)
+    until(lambda: ran.count("urgent") == 4)
     until(lambda: len(told.named("jobs.claimed")) > before + 1)
     claimed = [len(event["jobs"]) for event in told.named("jobs.claimed")[before:]]
     assert claimed[:2] == [1, claimer.SMALL_BITE]

@@ -188,9 +188,11 @@ class Claimer:
     async def _fetch_urgent(self, above: int) -> bool:
         """Claim what goes before the others, and nothing else; whether there was any."""
         urgent = sum(job.priority > above for job in islice(self._hands.buffer, self._concurrency))
-        if urgent == self._concurrency:  # as many as can be begun: others may have the rest
+        soon = self._concurrency - len(self._hands.running) + self._prefetch
+        room = min(self._concurrency, soon) - urgent
+        if room <= 0:  # as many as can be begun: others may have the rest
             return False
-        jobs = await self._claim(self._lookout.all, self._concurrency - urgent, above=above)
+        jobs = await self._claim(self._lookout.all, room, above=above)
         if jobs:
             self._urgent_at = time.monotonic()
         return bool(jobs)

@@ -36,6 +36,7 @@ class Duties:
         self._alert = alert
         self.recover_seconds = min(RECOVER_SECONDS, lease_time / 6)
         self._until_due: float | None = None
+        self._heard = False
         self._amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
         self.promote_now = asyncio.Event()
@@ -53,7 +54,9 @@ class Duties:
 
         What becomes pending is heard of as well, so that each promotion would bring about another one.
         """
-        if not self.is_behind:
+        if self.is_behind:
+            self._heard = True
+        else:
             asyncio.get_running_loop().call_later(MOMENT, self.promote_now.set)
 
     @property
@@ -70,6 +73,9 @@ class Duties:
         self._until_due = None if wait is None else wait.total_seconds()
         if expected is not None and expected <= PROMOTE_SECONDS:
             self._due()
+        if self._heard and not self.is_behind:
+            self._heard = False  # it may have come while this was under way
+            return MOMENT
         match self._until_due:
             case None:
                 return PROMOTE_SECONDS

@@ -23,7 +23,7 @@ from typing import Any
 from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Database, Session
-from holdfast.errors import DatabaseUnavailable, NotReady, WorkerLost
+from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
 from holdfast.task import Registry
@@ -161,7 +161,7 @@ class Life:
                 await self._register()
             if drain:
                 # What is due belongs to it, so nobody may find that there is nothing to do before.
-                with contextlib.suppress(NotReady):
+                with contextlib.suppress(HoldfastError):  # the duty tries again, and tells
                     await self._duties.promote_all()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
