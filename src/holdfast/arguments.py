@@ -12,7 +12,7 @@ arguments looked at one by one, to say which of them is wrong.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import cached_property
 from types import GenericAlias, NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from holdfast.encoding import Unstorable, from_hook, to_json
-from holdfast.errors import BadArguments, BadInput, BadPayload, suggest
+from holdfast.errors import BadArguments, BadInput, BadPayload, nearest, suggest
 from holdfast.secret import Secret
 
 _Parameter = inspect.Parameter
@@ -32,9 +32,11 @@ _Reader = Callable[[bytes | str], dict[str, Any]]
 class Arguments:
     """The arguments of one task. Types are resolved at first use, so they may be declared later."""
 
-    def __init__(self, task: str, function: Callable[..., Any]) -> None:
+    def __init__(self, task: str, function: Callable[..., Any], *, options: Container[str] = ()) -> None:
+        """`options` are words that a call takes elsewhere, for whoever gives them as arguments."""
         self.task = task
         self._function = function
+        self._options = options
         self._parameters = inspect.signature(function).parameters
         for parameter in self._parameters.values():
             self._refuse_nameless(parameter)
@@ -95,7 +97,7 @@ class Arguments:
             if name == shape.context:
                 return self._bad(name, "is filled in by the worker and cannot be given")
             if name not in shape.hints and not shape.takes_more:
-                return self._bad(name, "does not exist", hint=suggest(name, shape.hints))
+                return self._bad(name, "does not exist", hint=self._instead(name, sent=check is _check_given))
         for name in shape.required:
             if name not in given:
                 return self._bad(name, "is missing")
@@ -113,6 +115,12 @@ class Arguments:
                     name, f"must be {_shown(hint)}: {_reason(name, trouble)}", hint=_advice(hint)
                 )
         return BadArguments(f"{self.task}: {error}", task=self.task)
+
+    def _instead(self, name: str, *, sent: bool) -> str:
+        known = self.shape.hints
+        if sent and name in self._options and not nearest(name, known):
+            return f"It is an option: {self.task.rpartition('.')[2]}.options({name}=…).enqueue(…)."
+        return suggest(name, known)
 
     def _as_object(self, payload: bytes | str) -> dict[str, msgspec.Raw]:
         try:

@@ -179,7 +179,7 @@ class Task(Generic[P, R]):
         self.recorded = self.settings.timeout is not None or self.settings.at_most_once
         self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
-        self.arguments = Arguments(self.name, function)
+        self.arguments = Arguments(self.name, function, options=CallKeywords.__annotations__)
         self._enqueuer = enqueuer
         self.new_job = self.overrides.jobs(self.name, self.settings)
 

@@ -38,6 +38,18 @@ def test_stats_show_what_was_done_in_the_last_hour(holdfast, hf: Holdfast, drain
     ]
 
 
+def test_stats_mark_as_estimated_also_what_the_sample_has_none_of(holdfast, hf: Holdfast, ask):
+    ask(
+        "insert into holdfast.finished (id, queue, priority, task, payload, state, attempt, max_attempts, "
+        "created_at, finished_at) select gen_random_uuid(), 'mail', 100, 'a', '{}', 'completed', 1, 3, "
+        "now(), now() from generate_series(1, 60000)"
+    )
+    hf.enqueue("a", queue="other")
+    mail, other = holdfast("stats", "--json").json
+    assert sorted(mail["estimated"]) == sorted(other["estimated"]) == ["cancelled", "completed"]
+    assert other["counts"]["pending"] == 1
+
+
 def test_health_exits_with_what_monitoring_expects(holdfast, hf: Holdfast, clock, ask):
     assert holdfast("health").code == 0
     ask("select holdfast.register(lease_time => '1 day')")

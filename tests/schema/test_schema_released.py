@@ -55,6 +55,8 @@ class Load:
         try:
             yield
             self._producing.clear()
+            for producer in self._threads[:2]:
+                producer.join(30)  # what it is about to enqueue belongs to them
             self.wait_until(lambda: set(self.completed) == self.enqueued)
         finally:
             self._producing.clear()
@@ -124,8 +126,11 @@ class Load:
 
     def _tick(self, connection: psycopg.Connection[Any]) -> None:
         while self._consuming.is_set():
-            failed = connection.execute("select duty, error from holdfast.tick() where error is not null")
-            assert failed.fetchall() == []
+            call = "select error from holdfast.tick() where error is not null"
+            errors = [error for (error,) in connection.execute(call)]
+            # A duty waits for a second. Where the upgrade has a table for longer, on a slow machine, this
+            # tick has gone on amid the upgrade: the next one counts.
+            assert any("lock timeout" in error for error in errors) or errors == []
 
 
 @pytest.fixture(params=RELEASES)

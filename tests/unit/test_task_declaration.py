@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast.errors import (
+    BadArguments,
     BadName,
     BadPayload,
     BadResult,
@@ -229,6 +230,23 @@ def test_headers_that_cannot_be_stored_are_refused_with_their_place():
     with pytest.raises(BadPayload, match="NUL") as caught:
         Task(send).options(headers={"trace": "\0"})
     assert caught.value.path == "headers.trace"
+
+
+def test_an_option_that_is_given_as_an_argument_is_sent_where_it_belongs():
+    with pytest.raises(BadArguments) as caught:
+        Task(send, name="mail.send").call(7, delay=60)
+    assert str(caught.value) == (
+        "mail.send: argument 'delay' does not exist. It is an option: send.options(delay=…).enqueue(…)."
+    )
+    with pytest.raises(BadArguments, match="Known: template, user_id"):
+        Task(send, name="mail.send").decode('{"user_id": 7, "delay": 60}')
+
+
+def test_an_argument_of_nearly_that_name_is_meant_rather_than_the_option():
+    def sort(queues: list[str]) -> None: ...
+
+    with pytest.raises(BadArguments, match="Did you mean 'queues'"):
+        Task(sort).call(queue=["mail"])
 
 
 def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():

@@ -45,6 +45,13 @@ def note(hf: Holdfast, ran):
 
 
 @pytest.fixture
+def brisk(monkeypatch):
+    """A worker keeps a hundred jobs in store, however slow it becomes since a test holds its jobs up."""
+    monkeypatch.setattr(claimer.Rate, "per_second", lambda _rate: 100 / claimer.PREFETCH_SECONDS)
+    monkeypatch.setattr(claimer, "LONGEST_WAIT", 3600)
+
+
+@pytest.fixture
 def held(ask):
     """How many jobs workers hold."""
     return lambda: ask("select count(*) from holdfast.job where state = 'claimed'")[0][0]
@@ -86,10 +93,8 @@ def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
 
 @pytest.mark.parametrize("busy_since", ["just now", "a while"])
 def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
-    hf: Holdfast, work, slow, note, ran, gate, until, ask, monkeypatch, busy_since
+    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch, busy_since
 ):
-    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
-    monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
     monkeypatch.setattr(claimer, "STREAM", 0 if busy_since == "a while" else 3600)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
@@ -195,10 +200,8 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
 
 
 def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
-    hf: Holdfast, work, slow, note, ran, gate, until, ask, monkeypatch
+    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch
 ):
-    monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
-    monkeypatch.setattr(claimer, "MOST_PREFETCHED", 100)
     monkeypatch.setattr(claimer, "STREAM", 0)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
@@ -212,6 +215,31 @@ def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
     fetched = "select from holdfast.jobs where state = 'claimed' and priority = 150"
     assert len(until(lambda: ask(fetched))) <= 2
     gate.set()
+    until(lambda: ran.count("urgent") == 50)
+
+
+def test_urgent_jobs_that_found_no_room_are_fetched_when_a_slot_comes_free(
+    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch
+):
+    monkeypatch.setattr(claimer, "STREAM", 0)
+    later = threading.Event()
+
+    @hf.task(name="other")
+    async def other() -> None:
+        while not later.is_set():  # noqa: ASYNC110 - it is set in another thread
+            await asyncio.sleep(0.01)
+
+    hf.enqueue_many(note.call("at first") for _ in range(200))
+    slow.enqueue()
+    hf.enqueue_many(other.call() for _ in range(400))
+    work(concurrency=2, poll_interval=60)
+    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
+    hf.enqueue_many(note.options(priority=150).call("urgent") for _ in range(50))
+    until(lambda: ask("select from holdfast.jobs where state = 'claimed' and priority = 150"))
+    gate.set()  # one slot comes free, runs the two that are at hand, and goes on with another
+    until(lambda: len(ask("select from holdfast.jobs where state <> 'pending' and priority = 150")) > 2)
+    later.set()
     until(lambda: ran.count("urgent") == 50)
 
 

@@ -1,27 +1,49 @@
 """The duties of a worker, as the worker times them."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+import psycopg
 import pytest
 
 from holdfast import Holdfast
+from holdfast.errors import Collision, DatabaseUnavailable
 from holdfast.worker import duties
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
 
 
-@pytest.mark.parametrize(("due", "hastens"), [(FIRST_PROMOTED + 1, False), (1, True)])
-def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
-    hf: Holdfast, clock, monkeypatch, due, hastens
-):
-    monkeypatch.setattr(duties, "MOMENT", 0)
+@asynccontextmanager
+async def duties_of(hf: Holdfast) -> AsyncIterator[Duties]:
+    session = hf.database.session()
+    try:
+        yield Duties(session, lease_time=30, due=lambda: None, alert=lambda: False)
+    finally:
+        await session.close()
+
+
+@pytest.fixture
+def due(hf: Holdfast, clock):
+    """Makes so many jobs fall due."""
 
     @hf.task(name="note")
     async def note() -> None: ...
 
+    def fall_due(amount: int) -> None:
+        hf.enqueue_many(note.options(delay=60).call() for _ in range(amount))
+        clock.advance(minutes=2)
+
+    return fall_due
+
+
+@pytest.mark.parametrize(("amount", "hastens"), [(FIRST_PROMOTED + 1, False), (1, True)])
+def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
+    hf: Holdfast, due, monkeypatch, amount, hastens
+):
+    monkeypatch.setattr(duties, "MOMENT", 0)
+
     async def main() -> bool:
-        session = hf.database.session()
-        its = Duties(session, lease_time=30, due=lambda: None, alert=lambda: False)
-        try:
+        async with duties_of(hf) as its:
             await its.promote()
             assert its.is_behind is not hastens
             its.heard()
@@ -32,9 +54,76 @@ def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
                 assert await its.promote() == duties.MOMENT
                 assert await its.promote() == duties.PROMOTE_SECONDS
             return its.promote_now.is_set()
-        finally:
-            await session.close()
 
-    hf.enqueue_many(note.options(delay=60).call() for _ in range(due))
-    clock.advance(minutes=2)
+    due(amount)
     assert asyncio.run(main()) is hastens
+
+
+def test_a_drain_waits_for_what_another_worker_is_promoting(
+    hf: Holdfast, due, counts, carried, holdfast_dsn, monkeypatch
+):
+    monkeypatch.setattr(duties, "PATIENCE", 60)
+
+    async def main() -> None:
+        async with duties_of(hf) as its:
+            with psycopg.connect(holdfast_dsn) as other:
+                other.execute("select pg_advisory_xact_lock(holdfast.duty_lock('promote'))")
+                promoting = asyncio.create_task(its.promote_all(asyncio.Event()))
+                while carried["promote"] < 3 and not promoting.done():  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0)
+                assert counts() == {"scheduled": FIRST_PROMOTED + 1}
+            await promoting
+
+    due(FIRST_PROMOTED + 1)
+    asyncio.run(main())
+    assert counts() == {"pending": FIRST_PROMOTED + 1}
+
+
+def test_a_drain_does_not_wait_for_ever_for_a_job_that_is_locked(
+    hf: Holdfast, due, counts, holdfast_dsn, monkeypatch
+):
+    monkeypatch.setattr(duties, "PATIENCE", 0)
+
+    async def main() -> None:
+        async with duties_of(hf) as its:
+            with psycopg.connect(holdfast_dsn) as other:
+                other.execute("select from holdfast.live for update")
+                await its.promote_all(asyncio.Event())
+
+    due(1)
+    asyncio.run(main())
+    assert counts() == {"scheduled": 1}
+
+
+def test_a_drain_tries_again_where_a_promotion_fails(hf: Holdfast, due, counts, monkeypatch):
+    promote, failures = Duties.promote, [DatabaseUnavailable("gone"), Collision("a deadlock")]
+
+    async def failing(self) -> float:
+        if failures:
+            raise failures.pop()
+        return await promote(self)
+
+    async def main() -> None:
+        async with duties_of(hf) as its:
+            await its.promote_all(asyncio.Event())
+
+    monkeypatch.setattr(duties, "PATIENCE", 60)
+    monkeypatch.setattr(Duties, "promote", failing)
+    due(1)
+    asyncio.run(main())
+    assert counts() == {"pending": 1}
+
+
+def test_a_drain_that_is_told_to_stop_promotes_no_further(hf: Holdfast, due, counts):
+    async def main() -> None:
+        async with duties_of(hf) as its:
+            stop = asyncio.Event()
+            promoting = asyncio.create_task(its.promote_all(stop))
+            while not its.is_behind:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0)
+            stop.set()
+            await promoting
+
+    due(10_000)
+    asyncio.run(main())
+    assert counts()["scheduled"] > 0

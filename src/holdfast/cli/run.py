@@ -49,7 +49,7 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
 )
 @click.option("--grace", type=duration, help="What runs may finish for this long at the end.  [default: 30s]")
 @click.option("--poll-interval", type=duration, help="Look for jobs at least this often.  [default: 1s]")
-@click.option("--drain", is_flag=True, help="End as soon as nothing is left to do.")
+@click.option("--drain", is_flag=True, help="End as soon as nothing is due of what it knows.")
 @click.option(
     "--no-notify", "notify", is_flag=True, flag_value=False, default=None, help="Poll only; no LISTEN."
 )

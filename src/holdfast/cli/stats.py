@@ -17,6 +17,8 @@ from holdfast.job import JobState
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*%#"
 BAR_MINUTES = 3  # twenty bars for an hour
+# Of which a sample is looked at where they are very many, whatever their queue: it may have none of some.
+SAMPLED = (JobState.COMPLETED, JobState.CANCELLED), (JobState.DEAD,), (JobState.SCHEDULED,)
 
 
 @dataclass
@@ -83,9 +85,15 @@ def _look(hf: Holdfast, by: By, queue: str | None) -> list[QueueStats]:
     rows = {
         row.queue: _with_done(QueueStats(row.queue, None, row.paused_at is not None), row) for row in done
     }
-    for stat in hf.stats():
+    found = hf.stats()
+    for stat in found:
         if queue in {None, stat.queue}:
             rows.setdefault(stat.queue, QueueStats(stat.queue, None, stat.paused)).add(stat)
+    estimated = {stat.state for stat in found if stat.estimated}
+    for states in SAMPLED:
+        if estimated & set(states):
+            for row in rows.values():
+                row.estimated += [state for state in states if state not in row.estimated]
     return [rows[name] for name in sorted(rows)]
 
 

@@ -36,7 +36,8 @@ class StagedLife(Life):
     async def _wind_down(self) -> None:
         if self._stage.lost is None:
             return await super()._wind_down()
-        # What is forgotten is not reported either.
+        # Whoever was done before it does not share its fate. What is forgotten is not reported either.
+        await self._written()
         self._hands.forget()
         self._hands.close()
         self._hurry.set()

@@ -180,22 +180,28 @@ class Claimer:
         """There is enough to do, but something may have come that goes before it."""
         self._drained = False  # the next slot that comes free wakes us
         buffer = self._hands.buffer
-        if urgent or (hinted and buffer and await self._fetch_urgent(buffer[-1].priority)):
+        if not (hinted and buffer):
+            return self._poll_interval
+        above = buffer[-1].priority
+        if urgent or await self._fetch_urgent(above):
             self._hinted = True  # there may be more of them
             return 0.0
+        if buffer and self._room_above(above) <= 0:
+            self._hinted, self._low = True, len(buffer)  # the same, when the next slot comes free
         return self._poll_interval
 
     async def _fetch_urgent(self, above: int) -> bool:
         """Claim what goes before the others, and nothing else; whether there was any."""
-        urgent = sum(job.priority > above for job in islice(self._hands.buffer, self._concurrency))
-        soon = self._concurrency - len(self._hands.running) + self._prefetch
-        room = min(self._concurrency, soon) - urgent
-        if room <= 0:  # as many as can be begun: others may have the rest
-            return False
-        jobs = await self._claim(self._lookout.all, room, above=above)
+        room = self._room_above(above)
+        jobs = await self._claim(self._lookout.all, room, above=above) if room > 0 else []
         if jobs:
             self._urgent_at = time.monotonic()
         return bool(jobs)
+
+    def _room_above(self, priority: int) -> int:
+        """For urgent jobs: as many as can be begun. Others may have the rest."""
+        urgent = sum(job.priority > priority for job in islice(self._hands.buffer, self._concurrency))
+        return min(self._concurrency, self._wanted) - urgent
 
     def _begin_or_go_on(self) -> None:
         self._took_at = time.monotonic()
@@ -219,9 +225,13 @@ class Claimer:
         self._rested_at = self._took_at
         return FIRST_POLL
 
+    @property
+    def _wanted(self) -> int:
+        """How many jobs to have at hand: for the free slots, and in store."""
+        return self._concurrency - len(self._hands.running) + self._prefetch
+
     def _room(self) -> int:
-        hands = self._hands
-        room = self._concurrency - len(hands.running) + self._prefetch - len(hands.buffer)
+        room = self._wanted - len(self._hands.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
         if room <= self._low:
             return 0

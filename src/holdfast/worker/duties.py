@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from holdfast import calls
 from holdfast.database import Session
+from holdfast.errors import NotReady
 from holdfast.events import emit
 
 ADVANCE_SECONDS = 0.25
@@ -24,6 +25,10 @@ AT_WORK = 0.25
 # A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
 FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01
+# What `promote` answers at most where due jobs were left: somebody promotes them, or has locked them.
+LEFT_SECONDS = 0.1
+# How long a drain waits for those, and for the database.
+PATIENCE = 1.0
 
 
 class Duties:
@@ -84,11 +89,23 @@ class Duties:
             case soon:
                 return min(max(soon, MOMENT), PROMOTE_SECONDS)
 
-    async def promote_all(self) -> None:
-        """Whatever is due by now, without a rest in between."""
-        await self.promote()
-        while self.is_behind:
-            await self.promote()
+    async def promote_all(self, stop: asyncio.Event) -> None:
+        """Whatever is due by now, without a rest in between; also what others are about to promote."""
+        patient_until = time.monotonic() + PATIENCE
+        while not stop.is_set():
+            try:
+                await self.promote()
+            except NotReady:
+                if time.monotonic() >= patient_until:
+                    raise
+            else:
+                if self.is_behind:
+                    patient_until = time.monotonic() + PATIENCE
+                    continue
+                left = self._until_due is not None and self._until_due <= LEFT_SECONDS
+                if not left or time.monotonic() >= patient_until:
+                    return
+            await asyncio.sleep(MOMENT)
 
     async def recover(self) -> None:
         amount = await self._session.run(calls.recover())

@@ -123,6 +123,7 @@ class Life:
         )
         self._keeper: Keeper | None = None
         self._trouble: str | None = None
+        self._put_off = False
 
     def _new_executor(self) -> Executor:
         return Executor(self._registry, self._lending, self._finishing.run)
@@ -160,9 +161,8 @@ class Life:
             async with _opening(self._claiming, self._finishing):
                 await self._register()
             if drain:
-                # What is due belongs to it, so nobody may find that there is nothing to do before.
-                with contextlib.suppress(HoldfastError):  # the duty tries again, and tells
-                    await self._duties.promote_all()
+                # Before anybody may find that there is nothing to do.
+                await self._promote_due()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
                 self._slots.open(self._settings.concurrency)
@@ -299,6 +299,7 @@ class Life:
                 self._claimer.hint()  # suspects are handed out one at a time
             if report.outcome in {"failed", "snoozed"}:
                 self._duties.promote_now.set()  # it may be due again soon
+                self._put_off = True
         emit(
             "jobs.finished",
             worker=self._id,
@@ -327,13 +328,23 @@ class Life:
         while True:
             await self._claimer.idle.wait()
             if self._hands.empty():
-                return
-            self._hands.changed.clear()
-            await self._hands.changed.wait()
+                if not self._put_off:
+                    return
+            else:
+                self._hands.changed.clear()
+                await self._hands.changed.wait()
             if self._hands.empty():
-                # The last jobs may have enqueued others.
+                # The last jobs may have enqueued others, or are to be tried again at once.
+                if self._put_off:
+                    self._put_off = False
+                    await self._promote_due()
                 self._claimer.idle.clear()
                 self._claimer.hint()
+
+    async def _promote_due(self) -> None:
+        """What is due belongs to a drain."""
+        with contextlib.suppress(HoldfastError):  # the duty tries again, and tells
+            await self._duties.promote_all(self._stop)
 
     async def _wind_down(self) -> None:
         unstarted = self._hands.close()
@@ -347,6 +358,10 @@ class Life:
         for job in unstarted:
             self._release(job)
         await self._slots.finish(grace=self._settings.grace, hurry=self._hurry)
+        await self._written()
+
+    async def _written(self) -> None:
+        """Wait for the reports that were handed in, though not for ever."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._last_words):
                 await self._finisher.idle()

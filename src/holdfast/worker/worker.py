@@ -65,7 +65,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, *, drain: bool = False) -> None:
-        """Work until told to stop; with `drain`, until there is nothing left to do."""
+        """Work until told to stop; with `drain`, until nothing is due of what it knows."""
         runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
             stuck = runner.run(self._run(drain=drain, signals=True))
