@@ -3,6 +3,7 @@
 import argparse
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from bench.targets import judge
 
 RESULTS = HERE / "results"
 QUIET = 0.5
-DEFAULTS = {"rounds": 3, "scale": 1.0}
+DEFAULTS = {"rounds": 3, "scale": 1.0, "seconds": 3.0, "samples": 200}
 QUICK = argparse.Namespace(
     peers=["holdfast", "graphile-worker", "pgqueuer"],
     measures=["enqueue_one", "enqueue_bulk", "drain_20k_1p", "realistic", "pickup"],
@@ -29,7 +30,8 @@ QUICK = argparse.Namespace(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    whole = not (given.quick or given.peers or given.measures or given.scale != 1)
+    usual = all(getattr(given, name) == value for name, value in DEFAULTS.items())
+    whole = usual and not (given.quick or given.peers or given.measures)
     directory = given.results or (RESULTS if whole else RESULTS / "partial")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server and the agents go with us
     if given.quick:
@@ -49,11 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     with server.start(given.dsn, given.home) as (postgres, facts):
         _warn(facts)
-        about = {"command": _command(given), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+        about = {"command": _command(given), "commit": _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         results = Results(about | facts, _about(ready), skipped)
         run = Run(Bench(postgres, options), ready, results, minutes=given.minutes)
         run.go(wanted, given.rounds, quick=given.quick)
-    verdicts = judge(results)
+    # Fewer rounds, or other amounts, say nothing about them.
+    verdicts = judge(results) if given.scale == 1 and given.rounds >= DEFAULTS["rounds"] else []
     text = report.markdown(results, verdicts, given.rounds)
     written = report.write(results, verdicts, text, directory)
     if given.json:
@@ -76,9 +79,13 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="three peers, five measures, under three minutes"
     )
     parser.add_argument("--million", action="store_true", help="also a further million jobs for the memory")
-    parser.add_argument("--seconds", type=float, default=3.0, help="what a cell is sized to (default 3)")
+    parser.add_argument(
+        "--seconds", type=float, default=DEFAULTS["seconds"], help="what a cell is sized to (default 3)"
+    )
     parser.add_argument("--minutes", type=float, default=57.0, help="no cell begins after this (default 57)")
-    parser.add_argument("--samples", type=int, default=200, help="jobs per latency cell (default 200)")
+    parser.add_argument(
+        "--samples", type=int, default=DEFAULTS["samples"], help="jobs per latency cell (default 200)"
+    )
     parser.add_argument(
         "--scale", type=float, default=DEFAULTS["scale"], help="a factor on all amounts, to try it out"
     )
@@ -130,10 +137,25 @@ def _command(given: argparse.Namespace) -> str:
         ]
     words += [
         f"--{name} {value:g}"
-        for name in ("rounds", "scale")
-        if (value := getattr(given, name)) != DEFAULTS[name]
+        for name, usual in DEFAULTS.items()
+        if (value := getattr(given, name)) != usual and not given.quick
     ]
     return " ".join(words)
+
+
+def _commit() -> str:
+    """Which code was measured."""
+
+    def git(*words: str) -> str:
+        return subprocess.check_output(
+            ["git", *words], cwd=HERE, text=True, stderr=subprocess.DEVNULL
+        ).strip()
+
+    try:
+        changed = git("status", "--porcelain", "--", ".", "../src", ":(exclude)results")
+        return git("rev-parse", "--short", "HEAD") + (", with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def _warn(facts: dict[str, str]) -> None:

@@ -13,7 +13,6 @@ from bench.server import Database, Server
 
 BREAK_IN_JOBS = 500
 PATIENCE = 600.0
-LARGE = 200_000
 
 
 class PostgresPeer(Peer):
@@ -62,8 +61,7 @@ class PostgresPeer(Peer):
                     _enqueue(producer, upon[0], (upon[1],))
                 _enqueue(producer, amount, tasks)
             _vacuum(database)
-        large = amount + (upon[0] if upon else 0) > LARGE
-        with _copied(server, self._kept[key], by_file=large) as database:
+        with _copied(server, self._kept[key], by_file=True) as database:
             yield database
 
     def _in_service(self, server: Server) -> Database:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from bench.peer import Done, Peer
@@ -48,17 +49,17 @@ class Bench:
     server: Server
     options: Options
     rates: dict[str, Rates] = field(default_factory=dict)
-    # Drains of this run: where a slow peer's 100k are as few as its 20k, they are not drained twice.
+    # Drains of this run: where a slow peer's 100k are as few as its 20k, some need not be drained twice.
     drains: dict[tuple[str, int, int, int], Figures] = field(default_factory=dict)
     # What the rounds of a measure share: see keep().
     _kept: dict[str, Any] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)
 
-    def keep(self, peer: Peer, make: Callable[[], AbstractContextManager[T]]) -> T:
-        """What this peer needs in all rounds of a measure, made in the first: so that rounds can be short."""
-        if peer.name not in self._kept:
-            self._kept[peer.name] = self._open.enter_context(make())
-        return cast("T", self._kept[peer.name])
+    def keep(self, name: str, make: Callable[[], AbstractContextManager[T]]) -> T:
+        """What is needed in all rounds of a measure, made in the first: so that rounds can be short."""
+        if name not in self._kept:
+            self._kept[name] = self._open.enter_context(make())
+        return cast("T", self._kept[name])
 
     def put_away(self) -> None:
         """The measure has ended."""
@@ -100,10 +101,45 @@ class Measure:
     only: frozenset[str] = frozenset()
 
 
+class Given:
+    """The share of its processors' time that the machine was given, from here on.
+
+    A virtual one has to share them: what it wanted to run and could not, since its host ran somebody else, is
+    known as stolen. A rate by this share is what it would have been otherwise, as far as the work is for
+    processors; so two rates of the same work can be compared although the neighbours were not the same.
+    """
+
+    def __init__(self) -> None:
+        self._before = _times()
+
+    def share(self) -> float:
+        spent = [now - before for before, now in zip(self._before, _times(), strict=True)]
+        return 1 - spent[_STOLEN] / sum(spent) if any(spent) else 1.0
+
+
+_STOLEN = 7
+
+
+def _times() -> list[int]:
+    """Of all processors: user, nice, system, idle, iowait, irq, softirq, stolen. Nothing where none tells."""
+    try:
+        return [int(each) for each in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]]
+    except OSError:
+        return []
+
+
+def in_turn(those: Iterable[T], round_: int) -> list[T]:
+    """All of them, but another one begins each round."""
+    each = list(those)
+    at = round_ % len(each) if each else 0
+    return each[at:] + each[:at]
+
+
 def until(done: Done, workers: Workers, amount: int, *, patience: float) -> float:
     """When all was done, on the monotonic clock: the beginning of the look that found it so."""
     deadline = time.monotonic() + patience
-    near = amount - max(amount // 20, 1_000)  # handlers called: a worker says that every 20 ms
+    # So many handlers called: a worker says that every 20 ms.
+    near = amount - max(amount // 20, min(amount // 2, 1_000))
     while True:
         now = time.monotonic()
         if workers.ran > near and workers.first is not None and done():

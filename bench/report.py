@@ -110,7 +110,8 @@ def markdown(results: Results, verdicts: Sequence[Verdict], rounds: int) -> str:
     ]
     for title, columns in TABLES:
         lines += _table(results, title, [column for column in columns if column[1] in results.cells])
-    lines += ["", "## Targets", "", *targets(verdicts)]
+    if verdicts:
+        lines += ["", "## Targets", "", *targets(verdicts)]
     lines += ["", "## Settings", "", "| peer | version | settings | documented in |", "|---|---|---|---|"]
     for name, about in results.peers.items():
         lines.append(f"| {name} | {about['version']} | {about['settings']} | {about['source']} |")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import psycopg
 
 from bench.environments import NotInstalled
-from bench.measure import Bench, Figures, Measure, Rates, until
+from bench.measure import Bench, Figures, Given, Measure, Rates, in_turn, until
 from bench.peer import Peer
 from bench.processes import AgentFailed
 from bench.results import Results
@@ -48,8 +48,10 @@ class Run:
         self._bench = bench
         self._peers = list(peers)
         self._results = results
-        self._deadline = time.monotonic() + minutes * 60
+        self._begun = time.monotonic()
+        self._deadline = self._begun + minutes * 60
         self._steadiness = Steadiness()
+        self._given = Given()
 
     def go(self, measures: Sequence[Measure], rounds: int, *, quick: bool = False) -> None:
         """A quick run has no more rounds of anything than of the rest."""
@@ -62,7 +64,9 @@ class Run:
             finally:
                 self._bench.put_away()
             tell(f"{measure.name}: {time.monotonic() - begun:.0f} s")
-        self._results.facts["steadiness"] = str(self._steadiness)
+        self._results.facts["duration"] = f"{(time.monotonic() - self._begun) / 60:.0f} minutes"
+        taken = 1 - self._given.share()
+        self._results.facts["steadiness"] = f"{self._steadiness}, and the host took {taken:.0%} of their time"
         for peer in self._peers:
             peer.forget(self._bench.server)
 
@@ -74,14 +78,9 @@ class Run:
                 far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
             if measure.others_once and number:
                 far |= {peer.name for peer in self._peers if peer.name != US}
-            for peer in self._in_turn(number):
+            for peer in in_turn(self._peers, number):
                 if peer.name not in far:
                     self._measure(measure, peer, number)
-
-    def _in_turn(self, number: int) -> list[Peer]:
-        """Another one begins each round."""
-        at = number % len(self._peers) if self._peers else 0
-        return self._peers[at:] + self._peers[:at]
 
     def _is_near(self, measure: Measure, peer: Peer) -> bool:
         """Whether further rounds are worth their time: what is far behind the best stays there."""

@@ -29,6 +29,10 @@ SHOWN_SETTINGS = (
     "autovacuum",
 )
 
+_LOG_IS_SHORT = (
+    "select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0') < pg_size_bytes(current_setting('max_wal_size'))"
+)
+
 
 @dataclass(frozen=True)
 class Database:
@@ -92,6 +96,17 @@ class Server:
     def checkpoint(self) -> None:
         self._execute(sql.SQL("checkpoint"))
 
+    def break_in(self) -> None:
+        """Fill its log once: in service, the files of the log are used again; at first they must be made."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("create table filling (text text)")
+            while connection.execute(_LOG_IS_SHORT).fetchone() == (True,):
+                connection.execute(
+                    "insert into filling select repeat(md5(n::text), 60) from generate_series(1, 50000) n"
+                )
+            connection.execute("drop table filling")
+            connection.execute("checkpoint")
+
     def facts(self) -> dict[str, str]:
         """What the figures depend on."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
@@ -141,7 +156,9 @@ def _private(parent: Path | None) -> Iterator[Server]:
     place.chmod(0o755)
     try:
         with embedded.start(place, database=PREFIX) as private:
-            yield Server(private.dsn, place)
+            server = Server(private.dsn, place)
+            server.break_in()
+            yield server
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -16,7 +16,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol
 
 QUEUE = "bench"
@@ -77,8 +77,13 @@ def say(what: dict[str, Any]) -> None:
 def main(
     open_producer: Callable[[str], Producer | Awaitable[Producer]],
     work: Callable[[str, argparse.Namespace], None],
+    *,
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run,
 ) -> None:
-    """Play the role that the command line asks for; `work` runs until the process is told to stop."""
+    """Play the role that the command line asks for; `work` runs until the process is told to stop.
+
+    `run` is the loop of an async producer.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=["produce", "work"])
     parser.add_argument("dsn")
@@ -91,7 +96,7 @@ def main(
         REPORT.speak()
         work(given.dsn, given)
     else:
-        asyncio.run(_produce(given.dsn, open_producer))
+        run(_produce(given.dsn, open_producer))
 
 
 async def _produce(dsn: str, open_producer: Callable[[str], Producer | Awaitable[Producer]]) -> None:

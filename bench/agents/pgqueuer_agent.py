@@ -78,4 +78,4 @@ def work(dsn: str, given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    main(open_producer, work)
+    main(open_producer, work, run=uvloop.run)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.measure import Bench, Figures, Measure
+from bench.measure import Bench, Figures, Given, Measure, in_turn
 from bench.peer import Peer
 from bench.processes import Producer
 
@@ -18,7 +18,7 @@ BUSY_JOBS = 4_000
 def _enqueue_one(bench: Bench, peer: Peer, _round: int) -> Figures:
     """Many short rounds: a quarter of a second each, one peer right after the other."""
     amount = max(int(bench.rates[peer.name].one * bench.options.seconds / 12 * bench.options.scale), 20)
-    producer = bench.keep(peer, lambda: _ready(bench, peer))
+    producer = bench.keep(peer.name, lambda: _ready(bench, peer))
     answer = producer.ask("one", amount=amount)
     return {"jobs_per_s": amount / answer["seconds"], "jobs": amount}
 
@@ -38,16 +38,17 @@ def _enqueue_bulk(bench: Bench, peer: Peer, _round: int) -> Figures:
     return {"jobs_per_s": amount / answer["seconds"], "jobs": amount}
 
 
-def _producers(bench: Bench, peer: Peer, _round: int) -> Figures:
-    figures = {"jobs_per_s": _race(bench, peer, notify=True)}
-    if peer.name == "holdfast":
-        figures["without_notify"] = _race(bench, peer, notify=False)
-        figures["ratio"] = figures["jobs_per_s"] / figures["without_notify"]
-    return figures
+def _producers(bench: Bench, peer: Peer, round_: int) -> Figures:
+    if peer.name != "holdfast":
+        return {"jobs_per_s": _race(bench, peer, notify=True)[0]}
+    ways = {"jobs_per_s": True, "without_notify": False}
+    found = {name: _race(bench, peer, notify=way) for name, way in in_turn(ways.items(), round_)}
+    (rate, share), (silent, silent_share) = found["jobs_per_s"], found["without_notify"]
+    return {"jobs_per_s": rate, "without_notify": silent, "ratio": rate / share * silent_share / silent}
 
 
-def _race(bench: Bench, peer: Peer, *, notify: bool) -> float:
-    """Jobs per second of 16 producers: four processes with four connections each."""
+def _race(bench: Bench, peer: Peer, *, notify: bool) -> tuple[float, float]:
+    """Jobs per second of 16 producers: four processes with four connections each; and what was given."""
     silence = {} if notify else {"PGOPTIONS": "-c holdfast.notify=off"}
     with peer.empty(bench.server) as place:
         crew = [peer.producer(place, environ=silence) for _ in range(PROCESSES)]
@@ -57,14 +58,16 @@ def _race(bench: Bench, peer: Peer, *, notify: bool) -> float:
                 workers.go()
                 workers.until_ran(BUSY_CONCURRENCY, patience=30)
                 time.sleep(0.5)
+                given = Given()
                 for producer in crew:
                     producer.begin("race", producers=PRODUCERS_EACH, seconds=RACE_SECONDS)
                 answers = [producer.end() for producer in crew]
+                share = given.share()
                 workers.check()
         finally:
             for producer in crew:
                 producer.stop()
-    return float(sum(answer["amount"] / answer["seconds"] for answer in answers))
+    return float(sum(answer["amount"] / answer["seconds"] for answer in answers)), share
 
 
 ENQUEUE_ONE = Measure(

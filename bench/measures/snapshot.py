@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from bench.in_postgres import PostgresPeer
-from bench.measure import Bench, Figures, Measure, median_ratio, until
+from bench.measure import Bench, Figures, Given, Measure, in_turn, median_ratio, until
 from bench.measures.backlog import PEERS
 from bench.peer import Peer
 from bench.processes import AgentFailed, Producer
@@ -29,6 +29,8 @@ class _Track:
     database: Database
     producer: Producer
     rates: list[float] = field(default_factory=list)
+    # The same on a machine with its processors for itself.
+    steady: list[float] = field(default_factory=list)
     failed: str = ""
 
 
@@ -49,23 +51,21 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
             continue
         figures[f"last_{name}"] = statistics.median(rate for track in tracks for rate in track.rates[-LAST:])
         if name != "plain" and "last_plain" in figures:
-            plain = (rate for each in series for rate in each["plain"].rates[-LAST:])
-            ours = (rate for track in tracks for rate in track.rates[-LAST:])
+            plain = (rate for each in series for rate in each["plain"].steady[-LAST:])
+            ours = (rate for track in tracks for rate in track.steady[-LAST:])
             figures[f"{name}_ratio"] = median_ratio(zip(ours, plain, strict=True))
     return figures | ({"note": "; ".join(notes)} if notes else {})
 
 
 def _series(bench: Bench, peer: PostgresPeer, amount: int) -> dict[str, _Track]:
     """All rounds in all three databases."""
+    elsewhere = bench.keep("elsewhere", bench.server.another)
     with ExitStack() as stack:
-        elsewhere = stack.enter_context(bench.server.another())
-        if elsewhere is not bench.server:
-            stack.callback(peer.forget, elsewhere)
         servers = {"plain": bench.server, "held": bench.server, "open": elsewhere}
         tracks = {name: stack.enter_context(_track(peer, servers[name], name)) for name in VARIANTS}
         tracks["open"].failed = peer.open_blocks
         for number in range(ROUNDS):
-            for name in _rotated(number):
+            for name in in_turn(VARIANTS, number):
                 _churn(bench, peer, tracks[name], amount)
     return tracks
 
@@ -109,16 +109,13 @@ def _churn(bench: Bench, peer: PostgresPeer, track: _Track, amount: int) -> None
             peer.goal(track.database, amount, workers, newest=True) as done,
         ):
             workers.go()
+            given = Given()
             ended = until(done, workers, amount, patience=patience)
             assert workers.first is not None
             track.rates.append(amount / (ended - workers.first))
+            track.steady.append(track.rates[-1] / given.share())
     except (AgentFailed, RuntimeError) as error:
         track.failed = f"in round {len(track.rates) + 1}, {error}"
-
-
-def _rotated(number: int) -> tuple[str, ...]:
-    at = number % len(VARIANTS)
-    return VARIANTS[at:] + VARIANTS[:at]
 
 
 SNAPSHOT = Measure(
