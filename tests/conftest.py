@@ -13,6 +13,7 @@ import waiting
 from holdfast import Holdfast, subscribe
 from holdfast.calls import Call
 from holdfast.database import Session
+from holdfast.worker import claimer
 from waiting import Told, Work
 
 
@@ -84,6 +85,13 @@ def work(hf: Holdfast, told: Told) -> Iterator[Callable[..., Work]]:
     yield work
     for each in begun:
         each.end()
+
+
+@pytest.fixture
+def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker keeps a hundred jobs in store, however slow it becomes since a test holds its jobs up."""
+    monkeypatch.setattr(claimer.Rate, "per_second", lambda _rate: 100 / claimer.PREFETCH_SECONDS)
+    monkeypatch.setattr(claimer, "LONGEST_WAIT", 3600)
 
 
 @pytest.fixture

@@ -28,9 +28,11 @@ def put(sql, amount: int, **options) -> list[UUID]:
     return [sql.enqueue(queue="q", priority=7, **options) for _ in range(amount)]
 
 
-def test_jobs_are_handed_out_in_their_order_and_counted(sql, claim, all_of_them):
+@pytest.mark.parametrize("moved", [0, 4, None])
+def test_jobs_are_handed_out_in_their_order_and_counted(sql, claim, all_of_them, moved):
     ids = put(sql, 10)
-    sql("update holdfast.job set payload = payload where id = %s", ids[0])  # now the last in the table
+    if moved is not None:  # now the last in the table
+        sql("update holdfast.job set payload = payload where id = %s", ids[moved])
     assert claim(3) == ids[:3]
     assert claim(all_of_them) == ids[3:]
     assert claim(all_of_them) == []

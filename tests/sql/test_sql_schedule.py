@@ -379,6 +379,15 @@ def test_looking_at_the_times_to_come_waits_for_nobody(sql, other, at_noon):
         assert len(sql.rows("upcoming", name="report")) == 5
 
 
+def test_who_fires_is_told_that_a_schedule_has_more_ticks_than_are_fired_at_a_time(sql, clock):
+    sql.value("add_schedule", name="beat", task="beat", every="1 second", missed="all")
+    clock.advance(seconds=2500)
+    assert sql.value("fire") <= timedelta(0)
+    while sql.value("fire") <= timedelta(0):
+        pass
+    assert sql.one("select count(*) from holdfast.schedule_tick") >= 2500
+
+
 def test_a_lock_that_passes_costs_no_tick(sql, other, clock, at_noon, jobs):
     sql.value("add_schedule", **MINUTELY, missed="all")
     clock.advance(minutes=3)

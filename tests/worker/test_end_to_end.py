@@ -1,9 +1,6 @@
 """A job runs end to end."""
 
-import asyncio
-
-from holdfast import Context, Holdfast, JobState, Retry
-from holdfast.worker.loop import every
+from holdfast import Context, Holdfast, JobState
 
 
 def test_a_job_is_enqueued_run_and_finished(hf: Holdfast, drain):
@@ -33,36 +30,6 @@ def test_a_plain_function_runs_in_a_thread_and_knows_its_job(hf: Holdfast, drain
     job = look.enqueue()
     drain()
     assert seen == [(job.id, "other", 1)]
-
-
-def without_promotion(seconds, step, *, name, **options):
-    return asyncio.sleep(3600) if name == "promote" else every(seconds, step, name=name, **options)
-
-
-def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, clock, counts, monkeypatch):
-    @hf.task(name="note")
-    async def note() -> None: ...
-
-    hf.enqueue_many(note.options(delay=60).call() for _ in range(250))
-    clock.advance(minutes=2)
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
-    hf.worker().run(drain=True)
-    assert counts() == {"completed": 250}
-
-
-def test_a_drain_runs_what_is_to_be_tried_again_at_once(hf: Holdfast, counts, monkeypatch):
-    attempts = []
-
-    @hf.task(name="again")
-    async def again(ctx: Context) -> Retry | None:
-        attempts.append(ctx.attempt)
-        return Retry(after=0) if ctx.attempt < 3 else None
-
-    again.enqueue()
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
-    hf.worker().run(drain=True)
-    assert counts() == {"completed": 1}
-    assert attempts == [1, 2, 3]
 
 
 def test_a_failed_job_waits_for_its_backoff_and_is_tried_again(hf: Holdfast, drain, clock):

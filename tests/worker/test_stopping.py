@@ -50,7 +50,7 @@ def ours(dsn: str) -> list[str]:
 
 
 def test_what_runs_may_finish_and_what_waits_is_given_back_uncharged(
-    hf, work, gate, slow, told, until, counts, ask
+    hf, brisk, work, gate, slow, told, until, counts, ask
 ):
     @hf.task(name="quick")
     async def quick() -> None: ...

@@ -37,9 +37,9 @@ class StagedLife(Life):
         if self._stage.lost is None:
             return await super()._wind_down()
         # Whoever was done before it does not share its fate. What is forgotten is not reported either.
+        self._hands.close()
         await self._written()
         self._hands.forget()
-        self._hands.close()
         self._hurry.set()
         return await self._slots.finish(grace=0, hurry=self._hurry)
 

@@ -172,9 +172,7 @@ class Claimer:
             self._asleep, self._above = True, None
             self._poll = FIRST_POLL
             return 0.0
-        self.idle.set()
-        self._rested_at = time.monotonic()
-        return self._pause()
+        return self._rest()
 
     async def _look_no_further(self, hinted: bool, urgent: bool) -> float:
         """There is enough to do, but something may have come that goes before it."""
@@ -200,7 +198,8 @@ class Claimer:
 
     def _room_above(self, priority: int) -> int:
         """For urgent jobs: as many as can be begun. Others may have the rest."""
-        urgent = sum(job.priority > priority for job in islice(self._hands.buffer, self._concurrency))
+        first = islice(self._hands.buffer, self._concurrency)
+        urgent = sum(job.suspect or job.priority > priority for job in first)  # suspects begin before all
         return min(self._concurrency, self._wanted) - urgent
 
     def _begin_or_go_on(self) -> None:
@@ -287,7 +286,12 @@ class Claimer:
             await self._session.run(calls.sleep(self.worker, above=priority))
             self._said_at, self._above = self._took_at, priority
 
-    def _pause(self) -> float:
+    def _rest(self) -> float:
+        if (
+            not self._hinted
+        ):  # else something may have come after this look began, and the next one is at hand
+            self.idle.set()
+        self._rested_at = time.monotonic()
         if not self._may_come:
             return self._poll_interval
         # Somebody may have inserted before we fell asleep, and will commit without a notification.

@@ -22,10 +22,12 @@ SWEEP_SECONDS = 30.0
 MOMENT = 0.01
 # By then, who has just started is at work: until then, its first jobs have the machine.
 AT_WORK = 0.25
+# What there is to clean up waits until its first rush is over.
+SETTLED_DOWN = 5.0
 # A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
 FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01
-# What `promote` answers at most where due jobs were left: somebody promotes them, or has locked them.
+# What `promote` answers where due jobs were left: somebody promotes them, or has locked them.
 LEFT_SECONDS = 0.1
 # How long a drain waits for those, and for the database.
 PATIENCE = 1.0
@@ -102,8 +104,9 @@ class Duties:
                 if self.is_behind:
                     patient_until = time.monotonic() + PATIENCE
                     continue
-                left = self._until_due is not None and self._until_due <= LEFT_SECONDS
-                if not left or time.monotonic() >= patient_until:
+                # What falls due sooner is not waited for: a job that puts itself off each time has no end.
+                if self._until_due != LEFT_SECONDS or time.monotonic() >= patient_until:
+                    self.promote_now.set()  # the duty has slept on what was known before
                     return
             await asyncio.sleep(MOMENT)
 

@@ -32,6 +32,7 @@ from holdfast.worker.duties import (
     ADVANCE_SECONDS,
     AT_WORK,
     PROMOTE_SECONDS,
+    SETTLED_DOWN,
     SWEEP_SECONDS,
     UPKEEP_SECONDS,
     Duties,
@@ -123,7 +124,8 @@ class Life:
         )
         self._keeper: Keeper | None = None
         self._trouble: str | None = None
-        self._put_off = False
+        # What a drain must know: whether any job, or one that comes back, was reported since it last looked.
+        self._reported = self._put_off = False
 
     def _new_executor(self) -> Executor:
         return Executor(self._registry, self._lending, self._finishing.run)
@@ -248,14 +250,15 @@ class Life:
     @contextlib.asynccontextmanager
     async def _background(self, group: asyncio.TaskGroup, *, drain: bool) -> AsyncIterator[None]:
         """Everything that keeps work coming in; it ends before the running jobs do."""
-        duties, first = self._duties, 0.0 if drain else AT_WORK
+        duties = self._duties
+        first, later = (0.0, 0.0) if drain else (AT_WORK, SETTLED_DOWN)
         steps = [
             every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
             every(PROMOTE_SECONDS, duties.promote, name="promote", wake=duties.promote_now),
             every(duties.recover_seconds, duties.recover, name="recover", first=first),
             every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now, first=first),
-            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep", first=first),
-            every(SWEEP_SECONDS, duties.sweep, name="sweep", first=first),
+            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep", first=later),
+            every(SWEEP_SECONDS, duties.sweep, name="sweep", first=later),
             every(0.0, self._register_anew, name="register"),
         ]
         tasks = [group.create_task(step) for step in steps]
@@ -294,6 +297,7 @@ class Life:
     def _settled(self, settled: Settled) -> None:
         reports, refused, seconds = settled
         jobs = self._hands.settle(reports)
+        self._reported = True
         for job, report in zip(jobs, reports, strict=True):
             if job is not None and job.suspect:
                 self._claimer.hint()  # suspects are handed out one at a time
@@ -319,7 +323,9 @@ class Life:
         if drain:
             waits.add(asyncio.create_task(self._until_drained()))
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for one in done:
+                one.result()  # an error is no end of a drain
         finally:
             for one in waits:
                 one.cancel()
@@ -327,24 +333,27 @@ class Life:
     async def _until_drained(self) -> None:
         while True:
             await self._claimer.idle.wait()
-            if self._hands.empty():
-                if not self._put_off:
-                    return
-            else:
+            while not self._hands.empty():
                 self._hands.changed.clear()
                 await self._hands.changed.wait()
-            if self._hands.empty():
-                # The last jobs may have enqueued others, or are to be tried again at once.
-                if self._put_off:
-                    self._put_off = False
-                    await self._promote_due()
-                self._claimer.idle.clear()
-                self._claimer.hint()
+            if not self._reported:
+                return
+            # Those jobs may have enqueued others, were given back, or are to be tried again at once.
+            self._reported = False
+            if self._put_off:
+                self._put_off = False
+                await self._promote_due()
+            self._claimer.idle.clear()
+            self._claimer.hint()
 
     async def _promote_due(self) -> None:
         """What is due belongs to a drain."""
-        with contextlib.suppress(HoldfastError):  # the duty tries again, and tells
+        try:
             await self._duties.promote_all(self._stop)
+        except NotReady:
+            self._reported = self._put_off = True  # once more, when the database is back
+        except HoldfastError:
+            pass  # the duty tries again, and tells
 
     async def _wind_down(self) -> None:
         unstarted = self._hands.close()

@@ -446,6 +446,7 @@ declare
   deadline timestamptz := clock_timestamp() + interval '1 second';
   due holdfast.schedule;
   more boolean := false;
+  behind boolean := false; -- one that had more ticks than are fired at a time
   next_at timestamptz;
 begin
   perform holdfast.check_isolation('fire');
@@ -467,6 +468,7 @@ begin
     exit when more;
     begin
       perform holdfast.fire_one(due, now_at, deadline);
+      behind := behind or (select s.next_at <= now_at from holdfast.schedule s where s.name = due.name);
     exception when others then
       -- A lock, a deadlock, a full disk: that passes, and the tick is still due then.
       if left(sqlstate, 2) in ('40', '53', '55', '57', '58') then
@@ -479,7 +481,7 @@ begin
     end;
   end loop;
   next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
-  more := more or clock_timestamp() > deadline;
+  more := more or behind or clock_timestamp() > deadline;
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;

@@ -1,0 +1,150 @@
+"""A drain ends when nothing is due, and not before."""
+
+import asyncio
+
+import pytest
+
+from holdfast import Context, Holdfast, Retry, Snooze
+from holdfast.database import Session
+from holdfast.errors import DatabaseUnavailable
+from holdfast.worker import duties
+from holdfast.worker.claimer import Claimer
+from holdfast.worker.duties import Duties
+from holdfast.worker.loop import every
+
+
+def without_promotion(seconds, step, *, name, **options):
+    return asyncio.sleep(3600) if name == "promote" else every(seconds, step, name=name, **options)
+
+
+def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, clock, counts, monkeypatch):
+    @hf.task(name="note")
+    async def note() -> None: ...
+
+    hf.enqueue_many(note.options(delay=60).call() for _ in range(250))
+    clock.advance(minutes=2)
+    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    hf.worker().run(drain=True)
+    assert counts() == {"completed": 250}
+
+
+def test_a_drain_runs_what_is_to_be_tried_again_at_once(hf: Holdfast, counts, monkeypatch):
+    attempts = []
+
+    @hf.task(name="again")
+    async def again(ctx: Context) -> Retry | None:
+        attempts.append(ctx.attempt)
+        return Retry(after=0) if ctx.attempt < 3 else None
+
+    again.enqueue()
+    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    hf.worker().run(drain=True)
+    assert counts() == {"completed": 1}
+    assert attempts == [1, 2, 3]
+
+
+def test_a_drain_does_not_wait_for_a_job_that_puts_itself_off_each_time(hf: Holdfast, counts, monkeypatch):
+    @hf.task(name="again")
+    async def again(ctx: Context) -> Snooze | None:
+        return Snooze(0.09) if ctx.attempt < 100 else None
+
+    again.enqueue()
+    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    hf.worker().run(drain=True)
+    assert counts() == {"scheduled": 1}
+
+
+def test_a_look_that_began_before_the_last_job_ended_says_nothing(hf: Holdfast, told, counts, monkeypatch):
+    gate, run = asyncio.Event(), Session.run
+
+    @hf.task(name="second")
+    async def second() -> None: ...
+
+    @hf.task(name="first")
+    async def first() -> None:
+        await gate.wait()
+        await second.aenqueue()
+
+    async def slow_answers(session, call, **options):
+        answer = await run(session, call, **options)
+        if call.function.name == "claim" and not answer:
+            gate.set()
+            while not told.named("jobs.finished"):  # noqa: ASYNC110 - told without an event
+                await asyncio.sleep(0.001)
+        return answer
+
+    monkeypatch.setattr(Session, "run", slow_answers)
+    first.enqueue()
+    hf.worker(notify=False, poll_interval=60).run(drain=True)
+    assert counts() == {"completed": 2}
+
+
+def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, told, counts, monkeypatch):
+    promoting, looked, hinted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    hint, run = Claimer.hint, Session.run
+
+    def noted(claimer: Claimer) -> None:
+        hint(claimer)
+        if looked.is_set():
+            hinted.set()
+
+    async def slow_answers(session, call, **options):
+        name, meanwhile = call.function.name, promoting.is_set()
+        if name == "promote" and told.named("jobs.finished"):
+            promoting.set()
+            await looked.wait()
+        answer = await run(session, call, **options)
+        if name == "claim" and meanwhile:
+            looked.set()
+            await hinted.wait()
+        return answer
+
+    monkeypatch.setattr(Claimer, "hint", noted)
+    monkeypatch.setattr(Session, "run", slow_answers)
+    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    again.enqueue()
+    hf.worker(notify=False, poll_interval=0.01).run(drain=True)
+    assert counts() == {"completed": 1}
+
+
+@pytest.fixture
+def again(hf: Holdfast):
+    @hf.task(name="again")
+    async def again(ctx: Context) -> Retry | None:
+        return Retry(after=0) if ctx.attempt == 1 else None
+
+    return again
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    """`failing(error)`: the second promotion fails, the first of what has come back."""
+    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr(duties, "PATIENCE", 0)
+
+    def failing(error: Exception) -> None:
+        promote, errors = Duties.promote, [error, None]
+
+        async def failing(self) -> float:
+            if errors and (error := errors.pop()):
+                raise error
+            return await promote(self)
+
+        monkeypatch.setattr(Duties, "promote", failing)
+
+    return failing
+
+
+def test_a_drain_waits_for_a_database_that_was_away(hf: Holdfast, again, failing, counts):
+    failing(DatabaseUnavailable("gone"))
+    again.enqueue()
+    hf.worker().run(drain=True)
+    assert counts() == {"completed": 1}
+
+
+def test_what_ends_a_drain_unexpectedly_is_raised(hf: Holdfast, again, failing):
+    failing(RuntimeError("no such thing"))
+    again.enqueue()
+    with pytest.raises(ExceptionGroup) as caught:
+        hf.worker().run(drain=True)
+    assert caught.group_contains(RuntimeError, match="no such thing")
