@@ -38,7 +38,7 @@ BACKLOG = Measure(
     "jobs_per_s",
     "jobs/s",
     others_once=True,
-    times=3,
+    times=5,
     only=PEERS,
 )
 BACKLOG_UNKNOWN = Measure(
@@ -48,6 +48,6 @@ BACKLOG_UNKNOWN = Measure(
     "jobs_per_s",
     "jobs/s",
     others_once=True,
-    times=3,
+    times=5,
     only=PEERS,
 )
