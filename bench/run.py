@@ -1,5 +1,6 @@
 """A run: install the peers, size them up, then round after round through all of them, measure by measure."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +39,7 @@ def install(peers: Iterable[Peer]) -> tuple[list[Peer], dict[str, str]]:
             tell(f"SKIPPED {peer.name}: {error}")
         else:
             ready.append(peer)
+    os.sync()  # what came in with them is not to be written while we measure
     return ready, skipped
 
 

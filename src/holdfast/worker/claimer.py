@@ -287,9 +287,7 @@ class Claimer:
             self._said_at, self._above = self._took_at, priority
 
     def _rest(self) -> float:
-        if (
-            not self._hinted
-        ):  # else something may have come after this look began, and the next one is at hand
+        if not self._hinted:  # else something may have come since this look began
             self.idle.set()
         self._rested_at = time.monotonic()
         if not self._may_come:
