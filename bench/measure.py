@@ -142,16 +142,22 @@ def in_turn(those: Iterable[T], round_: int) -> list[T]:
 def until(done: Done, workers: Workers, amount: int, *, patience: float) -> float:
     """When all was done, on the monotonic clock: the beginning of the look that found it so."""
     deadline = time.monotonic() + patience
+    while (ended := look(done, workers, amount)) is None:
+        if time.monotonic() > deadline:
+            raise AgentFailed(f"not finished after {patience:.0f} s ({workers.ran} handlers were called)")
+    return ended
+
+
+def look(done: Done, workers: Workers, amount: int) -> float | None:
+    """When all was done, if it is; else only after a rest."""
     # So many handlers called: a worker says that every 20 ms.
     near = amount - max(amount // 20, min(amount // 2, 1_000))
-    while True:
-        now = time.monotonic()
-        if workers.ran > near and workers.first is not None and done():
-            return now
-        workers.check()
-        if now > deadline:
-            raise AgentFailed(f"not finished after {patience:.0f} s ({workers.ran} handlers were called)")
-        time.sleep(POLL_SECONDS if workers.ran > near else SELDOM_SECONDS)
+    now = time.monotonic()
+    if workers.ran > near and workers.first is not None and done():
+        return now
+    workers.check()
+    time.sleep(POLL_SECONDS if workers.ran > near else SELDOM_SECONDS)
+    return None
 
 
 def median_ratio(pairs: Iterable[tuple[float, float]]) -> float | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -64,6 +65,7 @@ class Agent:
     def stop(self, *, patience: float = 3.0) -> None:
         """Ask it to end in good order, then see to it."""
         if self._process.poll() is None:
+            self.resume()
             self._process.terminate()
             try:
                 self._process.wait(patience)
@@ -74,6 +76,18 @@ class Agent:
             with suppress(OSError, ValueError):
                 if stream is not None:
                     stream.close()
+
+    def pause(self) -> None:
+        """It and its children stand still until they are to go on."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in _family(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def __enter__(self) -> Self:
         return self
@@ -159,6 +173,14 @@ class Workers:
     def go(self) -> None:
         for worker in self._workers:
             worker.go()
+
+    def pause(self) -> None:
+        for worker in self._workers:
+            worker.pause()
+
+    def resume(self) -> None:
+        for worker in self._workers:
+            worker.resume()
 
     @property
     def ran(self) -> int:

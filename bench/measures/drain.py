@@ -3,21 +3,12 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from bench.measure import Bench, Figures, Given, Measure, in_turn, until
 from bench.peer import Peer
 
 REALISTIC_CONCURRENCY = 100
 PRIORITIES = (150, 100, 30)
-
-
-@dataclass(frozen=True)
-class Settled:
-    """How many jobs have been waiting, and upon how many of which other task."""
-
-    amount: int
-    upon: tuple[int, str] | None = None
 
 
 def drain(
@@ -28,19 +19,12 @@ def drain(
     tasks: tuple[str, ...] = ("noop",),
     processes: int = 1,
     concurrency: int | None = None,
-    settled: Settled | None = None,
 ) -> Figures:
-    """Run `amount` jobs that were enqueued just now, or the first of those that have long been waiting."""
-    if settled is None:
-        stock = peer.burst(bench.server, amount, tasks)
-    else:
-        stock = peer.settled(bench.server, settled.amount, tasks, upon=settled.upon)
-    # Those behind others are looked up from the end: the server's memory is not to be full of the others.
-    behind = settled is not None and settled.upon is not None
+    """Run `amount` jobs that were enqueued just now."""
     with (
-        stock as place,
+        peer.burst(bench.server, amount, tasks) as place,
         peer.workers(place, processes=processes, concurrency=concurrency) as workers,
-        peer.goal(place, amount, workers, newest=behind) as done,
+        peer.goal(place, amount, workers) as done,
     ):
         workers.go()
         given = Given()
