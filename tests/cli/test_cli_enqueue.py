@@ -131,8 +131,19 @@ def test_a_job_that_has_ended_cannot_be_called_off_nor_run_now(holdfast, hf: Hol
     job = a.enqueue()
     drain()
     for command in ("cancel", "run-now"):
-        answer = holdfast(command, str(job.id))
-        assert (answer.code, answer.rows) == (1, [[str(job.id), "completed", "-"]])
+        answer = holdfast(command, str(job.id), "--json")
+        assert answer.code == 1
+        assert answer.json == [
+            {"id": str(job.id), "outcome": "completed", "error": "it is completed already"}
+        ]
+
+
+def test_run_now_of_a_dead_job_points_to_replay(holdfast, hf: Holdfast):
+    job = hf.enqueue("a")
+    job.give_up()
+    (row,) = holdfast("run-now", str(job.id), "--json").json
+    assert row["outcome"] == "dead"
+    assert "holdfast replay" in row["error"]
 
 
 def test_run_now_does_not_let_a_job_wait(holdfast, hf: Holdfast):

@@ -146,7 +146,9 @@ def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], s
     with settings.connect() as hf:
         for job_id in dict.fromkeys(ids):
             try:
-                outcomes.append((job_id, str(action(hf.job(job_id))), None))
+                outcome = str(action(hf.job(job_id)))
+                done = outcome.partition(" ")[0] in good
+                outcomes.append((job_id, outcome, None if done else _unmoved(outcome)))
             except HoldfastError as error:
                 if not getattr(error, "id", None):
                     raise
@@ -155,8 +157,13 @@ def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], s
         show_json([{"id": job_id, "outcome": outcome, "error": error} for job_id, outcome, error in outcomes])
     else:
         show_table(_OUTCOME, outcomes, empty="")
-    if any(outcome.split()[0] not in good for _, outcome, _ in outcomes):
+    if any(error for *_, error in outcomes):
         raise SystemExit(1)
+
+
+def _unmoved(state: str) -> str:
+    """Why nothing was done to a job, and what can be."""
+    return f"it is {state} already" + ("; holdfast replay ID begins it anew" if state == "dead" else "")
 
 
 _OUTCOME: list[Column[tuple[UUID, str, str | None]]] = [
