@@ -129,7 +129,8 @@ def _times() -> list[int]:
 
 
 def in_turn(those: Iterable[T], round_: int) -> list[T]:
-    """All of them, but another one begins each round, and none always comes after the same other.
+    """All of them, in another order each round: over twice as many rounds as there are, each comes as often
+    in every place and after every other.
 
     For whatever one leaves behind, dirty pages or a Redis that writes its file, is felt by the next.
     """

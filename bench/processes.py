@@ -149,9 +149,12 @@ class Worker(Agent):
             self.ran, self.first = said["ran"], said["first"]
             self.waits += said["waits"]
 
-    def go(self) -> None:
+    def until_ready(self) -> None:
         if not self._ready.wait(LOADING_SECONDS):
             raise self._failed(f"was not ready after {LOADING_SECONDS:.0f} s")
+
+    def go(self) -> None:
+        self.until_ready()
         self._tell("go")
 
     def check(self) -> None:
@@ -169,6 +172,10 @@ class Workers:
 
     def __init__(self, workers: list[Worker]) -> None:
         self._workers = workers
+
+    def until_ready(self) -> None:
+        for worker in self._workers:
+            worker.until_ready()
 
     def go(self) -> None:
         for worker in self._workers:

@@ -80,9 +80,9 @@ class Run:
                 far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
             if measure.others_once and number:
                 far |= {peer.name for peer in self._peers if peer.name != US}
-            for peer in in_turn(self._peers, number):
-                if peer.name not in far:
-                    self._measure(measure, peer, number)
+            near = [peer for peer in self._peers if peer.name not in far]
+            for peer in in_turn(near, number):
+                self._measure(measure, peer, number)
 
     def _is_near(self, measure: Measure, peer: Peer) -> bool:
         """Whether further rounds are worth their time: what is far behind the best stays there."""

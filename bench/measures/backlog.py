@@ -13,16 +13,19 @@ from bench.measure import POLL_SECONDS, Bench, Figures, Measure, in_turn, look
 from bench.measures.drain import hundred_thousand
 from bench.peer import Done, Peer
 from bench.processes import AgentFailed, Workers
+from bench.server import Server
 
 MILLION = 1_000_000
 PEERS = frozenset({"holdfast", "graphile-worker", "pgqueuer", "awa-pg", "pgmq"})
 TURN_SECONDS = 0.15
+SETTLING_SECONDS = 5.0
 _BUSY = """
   select exists (
     select from pg_stat_activity
     where datname = current_database() and state = 'active' and pid <> pg_backend_pid()
-      -- Who has more to say than a socket takes waits for the worker that stands still.
-      and wait_event is distinct from 'ClientWrite'
+      and backend_type in ('client backend', 'parallel worker') -- the vacuum is nobody's
+      -- Who waits for a worker that stands still, or for one of its locks, has nothing to do.
+      and coalesce(wait_event_type, '') not in ('Client', 'Lock')
   )"""
 
 
@@ -48,19 +51,24 @@ def _compared(bench: Bench, peer: Peer, round_: int, backlog: Callable[[int], Se
     """The same jobs without and with the backlog, both vacuumed and analyzed, as what waits for long is.
 
     By turns, one worker standing still while the other works: a machine is faster or slower from one second
-    to the next by more than what is to be told apart.
+    to the next by more than what is to be told apart. Each on a server of its own, now this one, now that: in
+    one memory, what the backlog drives out would be missed by both.
     """
     assert isinstance(peer, PostgresPeer)
     amount = hundred_thousand(bench, peer)
     stocks = {"without": Settled(amount), "jobs_per_s": backlog(amount)}
+    servers = in_turn([bench.server, bench.keep("elsewhere", bench.server.another)], round_ // 2)
     with ExitStack() as stack:
         drains = {
-            name: stack.enter_context(_begun(bench, peer, stock, amount)) for name, stock in stocks.items()
+            name: stack.enter_context(_prepared(peer, server, stock, amount))
+            for (name, stock), server in in_turn(list(zip(stocks.items(), servers, strict=True)), round_)
         }
         patience = 60 + 10 * bench.options.seconds
         try:
+            for drain in drains.values():
+                drain.workers.until_ready()
             while going := [drain for drain in drains.values() if not drain.over]:
-                for drain in in_turn(going, round_):
+                for drain in going:
                     drain.turn(patience)
         finally:
             for drain in drains.values():
@@ -86,7 +94,8 @@ class _Drain:
             if time.monotonic() - begun > TURN_SECONDS:
                 break
         self.workers.pause()
-        while ended is None and self._busy():
+        paused = time.monotonic()
+        while self._busy() and time.monotonic() - paused < SETTLING_SECONDS:
             time.sleep(POLL_SECONDS)
         self.over = ended is not None
         self.seconds += (ended or time.monotonic()) - begun
@@ -112,9 +121,9 @@ class _Drain:
 
 
 @contextmanager
-def _begun(bench: Bench, peer: PostgresPeer, stock: Settled, amount: int) -> Iterator[_Drain]:
+def _prepared(peer: PostgresPeer, server: Server, stock: Settled, amount: int) -> Iterator[_Drain]:
     with (
-        peer.settled(bench.server, stock.amount, ("noop",), upon=stock.upon) as place,
+        peer.settled(server, stock.amount, ("noop",), upon=stock.upon) as place,
         place.connect() as watch,
         peer.workers(place) as workers,
         # Those behind others are looked up from the end: the server's memory is not to be full of the others.
