@@ -71,7 +71,9 @@ class Bench:
         return max(int(wanted * self.options.scale), 100)
 
     def drainable(self, peer: Peer, wanted: int, seconds: float | None = None) -> int:
-        """How many jobs the peer drains within the time of a cell, at most what is wanted."""
+        """What is wanted, or as many jobs as the peer drains within the time of a cell."""
+        if peer.judged:
+            return self.amount(wanted)
         rates, seconds = self.rates[peer.name], seconds or self.options.seconds
         fits = rates.drain * seconds
         if peer.broker == "Redis":  # its jobs are enqueued anew for each cell

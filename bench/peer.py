@@ -34,6 +34,8 @@ class Peer(ABC):
     # How many jobs at once a worker runs where they do nothing; the realistic job asks for its own number.
     concurrency: ClassVar[int]
     broker: ClassVar[str] = "PostgreSQL"
+    # It is judged by what the targets name: it gets as many jobs as they say, however long that takes.
+    judged: ClassVar[bool] = False
     # What a program imports to declare a task.
     loading: ClassVar[str]
     # Variables for the agent's process.

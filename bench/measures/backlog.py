@@ -57,11 +57,12 @@ def _compared(bench: Bench, peer: Peer, round_: int, backlog: Callable[[int], Se
     assert isinstance(peer, PostgresPeer)
     amount = hundred_thousand(bench, peer)
     stocks = {"without": Settled(amount), "jobs_per_s": backlog(amount)}
+    # Every other round, so that each side has begun on each server.
     servers = in_turn([bench.server, bench.keep("elsewhere", bench.server.another)], round_ // 2)
     with ExitStack() as stack:
         drains = {
             name: stack.enter_context(_prepared(peer, server, stock, amount))
-            for (name, stock), server in in_turn(list(zip(stocks.items(), servers, strict=True)), round_)
+            for (name, stock), server in in_turn(zip(stocks.items(), servers, strict=True), round_)
         }
         patience = 60 + 10 * bench.options.seconds
         try:

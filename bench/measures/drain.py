@@ -74,7 +74,7 @@ def _measure(wanted: int, size: Callable[[Bench, Peer], int], processes: int) ->
 
 
 def _realistic(bench: Bench, peer: Peer, _round: int) -> Figures:
-    amount = bench.drainable(peer, 100_000)
+    amount = hundred_thousand(bench, peer)
     return drain(bench, peer, amount, tasks=("nap",), concurrency=REALISTIC_CONCURRENCY)
 
 

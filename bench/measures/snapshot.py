@@ -38,7 +38,7 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
     assert isinstance(peer, PostgresPeer)
     amount = _size(bench, peer)
     # Ours is judged by it, and single rounds differ by a third: so by nine pairs, not three.
-    series = [_series(bench, peer, amount, turn) for turn in range(3 if peer.name == "holdfast" else 1)]
+    series = [_series(bench, peer, amount, turn) for turn in range(3 if peer.judged else 1)]
     figures: Figures = {"jobs": amount}
     notes = []
     for name in VARIANTS:
@@ -72,8 +72,8 @@ def _series(bench: Bench, peer: PostgresPeer, amount: int, turn: int) -> dict[st
 
 
 def _size(bench: Bench, peer: Peer) -> int:
-    """Holdfast's rounds are the 100,000 that its target names; the others' fit into the time."""
-    if peer.name == "holdfast":
+    """The others' rounds fit into the time."""
+    if peer.judged:
         return bench.amount(JOBS)
     rates = bench.rates[peer.name]
     seconds_each = 2 * bench.options.seconds / ROUNDS

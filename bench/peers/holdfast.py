@@ -19,6 +19,7 @@ class Holdfast(PostgresPeer):
     agent = "holdfast_agent.py"
     loading = "from holdfast import Holdfast"
     concurrency = 20
+    judged = True
     table = "holdfast.live"
     known = "task <> 'stranger'"
     enqueue_sql = "select holdfast.enqueue('noop', '{\"n\": 0}', 'bench')"
