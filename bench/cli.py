@@ -23,7 +23,7 @@ DEFAULTS = {"rounds": 3, "scale": 1.0, "seconds": 3.0, "samples": 200}
 QUICK = argparse.Namespace(
     peers=["holdfast", "graphile-worker", "pgqueuer"],
     measures=["enqueue_one", "enqueue_bulk", "drain_20k_1p", "realistic", "pickup"],
-    seconds=2.0,
+    seconds=1.0,
     samples=60,
 )
 
