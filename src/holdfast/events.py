@@ -50,6 +50,7 @@ _LEVELS = {
     "interrupted": logging.WARNING,
     "disconnected": logging.WARNING,
     "blocked": logging.WARNING,
+    "doubted": logging.WARNING,
     # somebody should act
     "died": logging.ERROR,
     "crashed": logging.ERROR,

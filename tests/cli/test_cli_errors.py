@@ -7,6 +7,7 @@ import pytest
 from programs import HOLDFAST
 
 from holdfast import Holdfast
+from holdfast.cli.root import ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,13 @@ def test_an_unknown_command_is_answered_with_the_nearest(run):
     assert (answer.code, answer.out) == (2, "")
     assert "There is no command 'enqeue'. Did you mean 'enqueue'?" in answer.err
     assert "See holdfast --help." in run("xyzzy").err
+
+
+def test_a_command_by_the_name_it_has_elsewhere_is_answered_with_ours(run):
+    assert "There is no command 'retry'. Did you mean 'replay'?" in run("retry", "a").err
+    assert "Did you mean 'queue pause'?" in run("pause", "mail").err
+    for ours in ELSEWHERE.values():
+        assert run(*ours.split(), "--help").code == 0, ours
 
 
 def test_an_unknown_option_is_answered_with_the_nearest(run):

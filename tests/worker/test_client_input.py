@@ -48,6 +48,19 @@ def test_queues_are_a_list_of_names(hf: Holdfast):
         hf.worker(queues=[])
 
 
+def test_a_queue_that_is_probably_misspelled_is_told_of(hf: Holdfast, drain, told):
+    hf.task(name="send", queue="mail")(lambda: None)
+    drain(queues=["mail"])
+    drain(queues=["mail", "nightly"])  # which calls may name by options(queue=…)
+    assert told.named("queue.doubted") == []
+    drain(queues=["mial", "mail"])
+    drain(queues=["nightly"])
+    assert told.named("queue.doubted") == [
+        {"queue": "mial", "hint": "No task here is declared for it. Did you mean 'mail'?"},
+        {"queue": "nightly", "hint": "No task here is declared for it. Known: mail."},
+    ]
+
+
 def _enqueue(hf: Holdfast, task: str) -> None:
     hf.enqueue(task)
 

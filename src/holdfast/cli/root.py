@@ -5,7 +5,7 @@ rule · 130 interrupted. `health` and `doctor` judge: 0 well · 1 warning · 2 c
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import IO, Any
@@ -37,6 +37,26 @@ COMMANDS = {
     "Records": {"retention": "retention", "export": "retention", "audit": "audit", "access": "access"},
 }
 _TOPICS = {name: topic for section in COMMANDS.values() for name, topic in section.items()}
+# What other tools call it, where no letter is alike.
+ELSEWHERE = {
+    "cron": "schedule",
+    "delete": "purge",
+    "follow": "watch",
+    "init": "migrate",
+    "install": "migrate",
+    "kill": "cancel",
+    "list": "jobs",
+    "logs": "events",
+    "pause": "queue pause",
+    "remove": "purge",
+    "requeue": "replay",
+    "resume": "queue resume",
+    "retry": "replay",
+    "run": "worker",
+    "start": "worker",
+    "status": "stats",
+    "upgrade": "migrate",
+}
 INTERRUPTED = 130
 
 
@@ -91,7 +111,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        refuse_unknown(ctx, args[0], _TOPICS)
+        refuse_unknown(ctx, args[0], _TOPICS, elsewhere=ELSEWHERE)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -121,11 +141,13 @@ class Root(click.Group):
             ) from error
 
 
-def refuse_unknown(ctx: click.Context, name: str, known: Iterable[str]) -> None:
+def refuse_unknown(
+    ctx: click.Context, name: str, known: Iterable[str], *, elsewhere: Mapping[str, str] | None = None
+) -> None:
     """Raise a usage error for a command that does not exist, with the one that was probably meant."""
     if name in known or name.startswith("-"):
         return
-    near = nearest(name, known)
+    near = (elsewhere or {}).get(name) or nearest(name, known)
     hint = f" Did you mean {near!r}?" if near else f" See {ctx.command_path} --help."
     raise click.UsageError(f"There is no command {name!r}.{hint}", ctx)
 

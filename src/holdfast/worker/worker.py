@@ -10,6 +10,8 @@ from typing import Any
 
 from holdfast import limits
 from holdfast.database import Database
+from holdfast.errors import nearest, suggest
+from holdfast.events import emit
 from holdfast.task import Registry, Task
 from holdfast.worker.failure import clean
 from holdfast.worker.http import Address
@@ -91,6 +93,7 @@ class Worker:
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
         """Whether coroutines are left that ignore their cancellation."""
+        self._doubt_queues()
         life = self.life(self._database, self._registry, self._settings)
         self._loop, self._life = asyncio.get_running_loop(), life
         try:
@@ -102,6 +105,15 @@ class Worker:
         finally:
             self._life = self._loop = None
         return life.stuck
+
+    def _doubt_queues(self) -> None:
+        """A queue may have any name, so a misspelled one is no error; but nothing would ever come of it."""
+        asked = self._settings.queues or []
+        declared = {task.settings.queue for task in self._registry}
+        for queue in asked:
+            if queue not in declared and (nearest(queue, declared) or declared.isdisjoint(asked)):
+                hint = f"No task here is declared for it. {suggest(queue, declared)}"
+                emit("queue.doubted", queue=queue, hint=hint)
 
 
 def _check_isolated(tasks: list[Task[..., Any]]) -> None:
