@@ -2,12 +2,16 @@
 
 import argparse
 import json
+import math
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
+
+import psycopg
 
 from bench import measures, peers, report, server
 from bench.environments import HERE
@@ -16,7 +20,9 @@ from bench.peer import Peer
 from bench.results import Results
 from bench.run import Run, install, tell
 from bench.targets import judge
+from holdfast.errors import suggest
 
+N = TypeVar("N", int, float)
 RESULTS = HERE / "results"
 QUIET = 0.5
 DEFAULTS = {"rounds": 3, "scale": 1.0, "seconds": 3.0, "samples": 200}
@@ -38,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.peers = given.peers or QUICK.peers
         given.measures = given.measures or QUICK.measures
         given.seconds, given.samples = QUICK.seconds, QUICK.samples
+    if given.dsn and (trouble := _unreachable(given.dsn)):
+        tell(f"--dsn: the server does not answer: {trouble}")
+        return 2
     chosen = [peers.ALL[name]() for name in given.peers or peers.ALL]
     wanted = [measures.ALL[name] for name in given.measures or measures.ALL]
     ready, skipped = install(chosen)
@@ -67,12 +76,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _unreachable(dsn: str) -> str | None:
+    """Why it cannot be used, said before anything is installed."""
+    try:
+        psycopg.connect(dsn, connect_timeout=10).close()
+    except psycopg.Error as error:
+        return " ".join(str(error).split())
+    return None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--peers", type=_names(peers.ALL), help=f"some of: {', '.join(peers.ALL)}")
     parser.add_argument("--measures", type=_names(measures.ALL), help=f"some of: {', '.join(measures.ALL)}")
     parser.add_argument(
-        "--rounds", type=int, default=DEFAULTS["rounds"], help="alternating rounds (default 3)"
+        "--rounds", type=_amount(int), default=DEFAULTS["rounds"], help="alternating rounds (default 3)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object: measure → peer → figures")
     parser.add_argument(
@@ -80,14 +98,25 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--million", action="store_true", help="also a further million jobs for the memory")
     parser.add_argument(
-        "--seconds", type=float, default=DEFAULTS["seconds"], help="what a cell is sized to (default 3)"
+        "--seconds",
+        type=_amount(float),
+        default=DEFAULTS["seconds"],
+        help="what a cell is sized to (default 3)",
     )
-    parser.add_argument("--minutes", type=float, default=57.0, help="no cell begins after this (default 57)")
     parser.add_argument(
-        "--samples", type=int, default=DEFAULTS["samples"], help="jobs per latency cell (default 200)"
+        "--minutes", type=_amount(float), default=57.0, help="no cell begins after this (default 57)"
     )
     parser.add_argument(
-        "--scale", type=float, default=DEFAULTS["scale"], help="a factor on all amounts, to try it out"
+        "--samples",
+        type=_amount(int),
+        default=DEFAULTS["samples"],
+        help="jobs per latency cell (default 200)",
+    )
+    parser.add_argument(
+        "--scale",
+        type=_amount(float),
+        default=DEFAULTS["scale"],
+        help="a factor on all amounts, to try it out",
     )
     parser.add_argument(
         "--dsn", help="a superuser's DSN of another server; databases are made and dropped there"
@@ -105,12 +134,32 @@ def _names(known: Mapping[str, object]) -> Callable[[str], list[str]]:
 
     def names(text: str) -> list[str]:
         found = text.replace(",", " ").split()
-        unknown = [name for name in found if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: choose from {', '.join(known)}")
+        if not found:
+            raise argparse.ArgumentTypeError(f"names none: choose from {', '.join(known)}")
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(
+                    f"there is no {name}. {suggest(name, known)} All: {', '.join(known)}"
+                )
         return found
 
     return names
+
+
+def _amount(kind: Callable[[str], N]) -> Callable[[str], N]:
+    """A number above zero."""
+
+    def amount(text: str) -> N:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = None
+        if value is None or not 0 < value < math.inf:
+            whole = "whole " if kind is int else ""
+            raise argparse.ArgumentTypeError(f"{text}: must be a {whole}number above 0")
+        return value
+
+    return amount
 
 
 def _about(ready: Sequence[Peer]) -> dict[str, dict[str, str]]:

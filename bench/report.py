@@ -14,7 +14,7 @@ from bench.targets import US, Verdict
 Column = tuple[str, str, str, str]
 TABLES: list[tuple[str, list[Column]]] = [
     (
-        "Throughput, jobs/s (× = Holdfast's rate by this one, the median of the rounds)",
+        "Throughput, jobs/s (× = Holdfast's rate by this one, the median over the rounds that both have)",
         [
             ("enqueue one", "enqueue_one", "jobs_per_s", "rate"),
             ("enqueue bulk", "enqueue_bulk", "jobs_per_s", "rate"),
@@ -103,7 +103,7 @@ def markdown(results: Results, verdicts: Sequence[Verdict], rounds: int) -> str:
     lines = [
         "# Holdfast and its peers",
         "",
-        f"Medians of {rounds} or more alternating rounds on one server; see bench/README.md.",
+        f"Medians of {rounds} or more alternating rounds (the notes name what has one); see bench/README.md.",
         "",
         *(f"- {name}: {value}" for name, value in results.facts.items()),
         *(f"- **skipped: {name}**: {reason}" for name, reason in results.skipped.items()),
@@ -154,8 +154,11 @@ def _table(results: Results, title: str, columns: list[Column]) -> list[str]:
 
 
 def _named(results: Results, peer: str) -> str:
-    on = " (Redis)" if results.peers[peer]["broker"] == "Redis" else ""
-    return f"**{peer}**" if peer == US else f"{peer}{on}"
+    return f"**{peer}**" if peer == US else _label(results, peer)
+
+
+def _label(results: Results, peer: str) -> str:
+    return f"{peer} (Redis)" if results.peers[peer]["broker"] == "Redis" else peer
 
 
 def _cell(results: Results, peer: str, column: Column) -> str:
@@ -182,6 +185,10 @@ def _notes(results: Results) -> list[str]:
         for peer, cell in cells.items():
             if cell.note:
                 lines.append(f"- {measure}, {peer}: {cell.note}")
+        if ALL[measure].once:
+            lines.append(f"- {measure}: one cell a peer, with rounds of its own where it varies")
+        elif once := [peer for peer, cell in cells.items() if len(cell.rounds) == 1]:
+            lines.append(f"- {measure}, measured once: {', '.join(once)}")
         sizes = {peer: cell.median["jobs"] for peer, cell in cells.items() if "jobs" in cell.median}
         if len(set(sizes.values())) > 1:
             shown = ", ".join(f"{peer} {size:,.0f}" for peer, size in sizes.items())
@@ -199,19 +206,22 @@ def _plots(results: Results) -> dict[str, str]:
         ("enqueue_one", "jobs_per_s", "enqueue_one.svg"),
         ("pickup", "p50", "pickup.svg"),
     ):
-        values = {peer: results.figure(measure, peer, figure) for peer in results.peers}
-        found = {peer: value for peer, value in values.items() if value}
+        values = {_label(results, peer): results.figure(measure, peer, figure) for peer in results.peers}
+        found = {label: value for label, value in values.items() if value}
         if found:
             about = ALL[measure]
             title = about.title[0].upper() + about.title[1:] + (f" ({figure})" if about.unit == "ms" else "")
             plots[file] = svg.bars(title, about.unit, found, ours=US, best_first=about.higher_is_better)
-    series = {
-        f"{peer}, {words}": cell.median[variant]
-        for peer, cell in results.cells.get("snapshot", {}).items()
-        if cell.rounds
-        for variant, words in (("plain", "undisturbed"), ("held", "snapshot held"))
-    }
+    series, held = {}, set()
+    for peer, cell in results.cells.get("snapshot", {}).items():
+        for variant, words in (("plain", "undisturbed"), ("held", "held")) if cell.rounds else ():
+            rates = cell.median[variant]
+            name = f"{peer}, {words}" + ("" if len(rates) == len(cell.median["plain"]) else ", failed")
+            series[name] = rates
+            if variant == "held":
+                held.add(name)
     if series:
-        held = frozenset(name for name in series if name.endswith("held"))
-        plots["snapshot.svg"] = svg.lines("Drain rate while one snapshot is held", "jobs/s", series, held)
+        plots["snapshot.svg"] = svg.lines(
+            "Drain rate while one snapshot is held", "jobs/s", series, frozenset(held)
+        )
     return plots

@@ -54,18 +54,31 @@ def lines(title: str, unit: str, series: Mapping[str, Sequence[float]], dashed: 
     parts += [
         _text(x(number), height - 22, str(number + 1), anchor="middle", size=12) for number in range(rounds)
     ]
-    parts.append(_text((left + width - right) / 2, height - 6, f"round · {unit}", anchor="middle", size=12))
-    labels = sorted(((y(values[-1]), name) for name, values in series.items()), key=lambda each: each[0])
+    words = f"{unit}, round by round"
+    parts.append(_text((left + width - right) / 2, height - 6, words, anchor="middle", size=12))
     for (name, values), style in ((item, _style(item[0], dashed)) for item in series.items()):
         points = " ".join(f"{x(i):.1f},{y(value):.1f}" for i, value in enumerate(values))
         color = colors[_owner(name)]
         parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"{style}/>')
-    place = float(top)
-    for wanted, name in labels:
-        place = max(wanted, place)
-        parts.append(_text(width - right + 10, place + 4, name, size=12, color=colors[_owner(name)]))
-        place += 15
+    ends = {name: y(values[-1]) for name, values in series.items()}
+    parts += [
+        _text(width - right + 10, place + 4, name, size=12, color=colors[_owner(name)])
+        for name, place in _apart(ends, 15, height - bottom).items()
+    ]
     return _page(width, height, title, parts)
+
+
+def _apart(wanted: Mapping[str, float], least: float, bottom: float) -> dict[str, float]:
+    """Places for labels, as near to the wanted ones as there is room for all."""
+    names = sorted(wanted, key=lambda name: wanted[name])
+    places = [wanted[name] for name in names]
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + least)
+    limit = bottom
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], limit)
+        limit = places[i] - least
+    return dict(zip(names, places, strict=True))
 
 
 def _owner(name: str) -> str:
@@ -107,4 +120,4 @@ def _number(value: float) -> str:
 def _above(value: float) -> float:
     """The next number that divides well into four."""
     step: float = 10.0 ** math.floor(math.log10(value))
-    return next(step * factor for factor in (1, 2, 4, 6, 8, 10) if step * factor >= value)
+    return next(step * factor for factor in (1, 1.2, 1.6, 2, 3, 4, 6, 8, 10) if step * factor >= value)
