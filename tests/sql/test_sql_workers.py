@@ -141,3 +141,14 @@ def test_idle_and_busy_workers_can_be_told_apart(sql, worker):
     assert (row.status, row.holds) == ("busy", 1)
     sql.finish([job])
     assert sql.rows("list_workers")[0].status == "idle"
+
+
+def test_a_worker_that_is_silent_for_its_lease_time_is_called_neither_idle_nor_busy(sql, worker, clock):
+    sql.enqueue()
+    sql.claim_one(worker=worker)
+    clock.advance(seconds=29)
+    assert sql.rows("list_workers")[0].status == "busy"
+    clock.advance(seconds=2)
+    assert sql.rows("list_workers")[0].status == "silent"
+    sql.value("heartbeat", worker=worker)
+    assert sql.rows("list_workers")[0].status == "busy"

@@ -37,6 +37,7 @@ STATE_STYLES = {
     "dead": "bold red",
     "cancelled": "magenta",
     "lost": "bold red",
+    "silent": "bold yellow",
     "busy": "yellow",
     "idle": "green",
     "left": "dim",

@@ -22,7 +22,7 @@ from holdfast.database.pg_cron import pg_cron_script
 def workers(settings: Settings, *, everyone: bool) -> None:
     """List the workers: what they hold, and when they were last heard of.
 
-    A `lost` one sent no heartbeat for its lease time; its jobs were taken back.
+    A `silent` one sent no heartbeat for its lease time. When its jobs were taken back, it is `lost`.
     """
     with settings.connect() as hf:
         found = [worker for worker in hf.workers() if everyone or worker.status != "left"]

@@ -13,7 +13,7 @@ from holdfast.calls import Call, Gauge, QueueRow, Stat, WorkerRow
 from holdfast.job import JobState
 from holdfast.metrics.exposition import Family
 
-WORKER_STATUSES = ("idle", "busy", "lost", "left")
+WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
 # So many queues are told one by one; what is in the others is added up.
 MOST_QUEUES = 1000
 OTHER = "(other)"
@@ -76,7 +76,8 @@ def _workers(workers: Sequence[WorkerRow], now_at: datetime) -> Iterator[Family]
     for status in dict.fromkeys((*WORKER_STATUSES, *counts)):
         statuses.add(counts[status], status=status)
     yield statuses
-    alive = [worker for worker in workers if worker.status in {"idle", "busy"}]
+    # A silent one may come back: its jobs are still its own, and its silence is what an alert is for.
+    alive = [worker for worker in workers if worker.status in {"idle", "busy", "silent"}]
     holds = Family("holdfast_workers_held_jobs", "gauge", "Jobs that live workers hold.")
     holds.add(sum(worker.holds for worker in alive))
     yield holds

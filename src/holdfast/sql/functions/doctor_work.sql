@@ -335,7 +335,7 @@ as $$
   )
   select
     'info',
-    format('About %s jobs a second end here. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
+    format('About %s jobs a second end here at the busiest. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
     'docs/operations/sizing.md says which option pays at which volume.',
     jsonb_build_object('jobs_per_second', round(s.rate))
   from seen s

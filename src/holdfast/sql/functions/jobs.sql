@@ -263,6 +263,8 @@ as $$
     case
       when w.lost_at is not null then 'lost'
       when w.left_at is not null then 'left'
+      -- As health() and why() see it; `lost` it is when its jobs were taken back.
+      when w.heartbeat_at + w.lease_time <= (select holdfast.clock()) then 'silent'
       when exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
       else 'idle'
     end,
