@@ -169,7 +169,7 @@ class Task(Generic[P, R]):
         enqueuer: Enqueuer | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:
-        _refuse_generator(function)
+        _check_function(function)
         functools.update_wrapper(self, function)
         self.function = function
         self.name = limits.name("task", name) if name is not None else _derived_name(function)
@@ -366,6 +366,8 @@ def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKey
 
     `conn` is for whoever sends the job and has no place in it.
     """
+    if isinstance(task, Task):
+        raise limits.refused("task", task, "must be the name of a task", hint="Write task.enqueue(…).")
     limits.name("task", task)
     call = CallOptions.of(f"a call of {task}", options)
     try:
@@ -376,7 +378,9 @@ def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKey
     return call.jobs(task, TaskOptions())(payload=text)
 
 
-def _refuse_generator(function: Callable[..., Any]) -> None:
+def _check_function(function: Callable[..., Any]) -> None:
+    if not callable(function):
+        raise limits.refused("function", function, "must be a function", hint='A name is name="…".')
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise limits.refused(
             "function",

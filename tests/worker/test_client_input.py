@@ -19,6 +19,16 @@ def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
     task = hf.task(name="mail")(lambda: None)
     with pytest.raises(BadValue, match=r"task\.call\(…\)"):
         hf.enqueue_many([task])  # type: ignore[list-item]
+    with pytest.raises(BadValue, match=r"must be several calls of tasks.*\[task\.call\(…\)"):
+        hf.enqueue_many(task.call())  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match=r"must be the name of a task.*task\.enqueue\(…\)"):
+        hf.enqueue(task)  # type: ignore[arg-type]
+    assert hf.jobs() == []
+
+
+def test_a_task_is_made_of_a_function(hf: Holdfast):
+    with pytest.raises(BadValue, match=r"must be a function.*name="):
+        hf.task("mail")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("jobs", [Holdfast.jobs, lambda hf, **which: asyncio.run(hf.ajobs(**which))])

@@ -131,6 +131,8 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
     """The jobs, a batch at a time; all are full but the last."""
     batch = Batch()
     began = time.monotonic()
+    if not isinstance(jobs, Iterable):
+        raise limits.refused("jobs", jobs, "must be several calls of tasks", hint="Write [task.call(…), …].")
     for job in jobs:
         if not isinstance(job, NewJob):
             raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
