@@ -90,12 +90,28 @@ def test_what_stands_behind_the_mark_is_found_once_a_minute_and_reported(sql, fl
     assert sql.one("select action from holdfast.audit where target = 'due_from'") == "repair"
 
 
-def test_a_clock_that_was_set_back_starts_it_over(sql, flow, clock):
+@pytest.mark.parametrize("back", [{"hours": -1}, {"seconds": -10}])
+def test_a_clock_that_was_set_back_starts_it_over(sql, flow, clock, back):
     flow()
-    clock.advance(hours=-1)
+    clock.advance(**back)
     job_id = sql.enqueue(delay="1 s")
-    clock.advance(seconds=2)
-    sql.enqueue_many(200)
+    assert sql.live(job_id).run_at < due_from(sql), "else it would prove nothing"
+    clock.advance(seconds=3)  # for this long nobody has advanced
     sql.value("advance")
+    clock.advance(seconds=20)
     sql.value("promote")
     assert sql.state(job_id) == "pending"
+
+
+def test_a_job_that_comes_late_after_the_clock_was_set_back_is_found(sql, other, flow, clock):
+    flow()
+    clock.advance(seconds=-20)
+    other("begin")
+    late = other.enqueue(delay="1 s")
+    sql.value("advance")
+    flow()
+    assert due_from(sql) > other.live(late).run_at, "else it would prove nothing"
+    other("commit")
+    sql.value("advance")
+    sql.value("promote")
+    assert sql.state(late) == "pending"

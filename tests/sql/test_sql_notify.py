@@ -177,6 +177,22 @@ def test_who_cannot_see_the_sleepers_wakes_them_all(sql, other, sleeper, listen,
     assert heard() == ["default"]
 
 
+def test_who_falls_asleep_while_a_queue_is_resumed_is_told_to_look_again(sql, other):
+    sql.enqueue(queue="mail")
+    sql.value("pause", queue="mail")
+    worker = sql.value("register")
+    assert sql.value("sleep", worker=worker) is True
+    assert sql.value("sleep", worker=worker) is False
+    sql.value("sleep", worker=worker, asleep=False)
+    other("begin")
+    other.value("resume", queue="mail")
+    for _ in range(2):
+        assert sql.value("sleep", worker=worker) is True
+    other("commit")
+    assert sql.value("sleep", worker=worker) is False
+    assert sql.claim_one(worker=worker)
+
+
 @pytest.mark.parametrize("cause", ["retry", "delay", "release", "recovery", "run_now", "resume"])
 def test_whatever_makes_a_job_available_wakes_a_sleeper(sql, sleeper, listen, clock, cause):
     job_id = sql.enqueue(queue="mail", delay="1 second" if cause in ("delay", "run_now") else None)

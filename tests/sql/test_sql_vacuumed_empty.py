@@ -143,6 +143,17 @@ def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
     assert rows_read(sql, "holdfast.leave(%s)", worker) < 100
 
 
+@pytest.mark.parametrize("how", ["leave", "recover"])
+def test_jobs_of_many_lanes_are_looked_up_once_each_as_they_go_back(sql, believed_empty, how):
+    worker = sql.value("register")
+    tasks = [f"task-{n % 200}" for n in range(400)]
+    sql.rows("enqueue_many", tasks=tasks)
+    assert len(sql.claim(400, worker=worker, tasks=sorted(set(tasks)))) == 400
+    call = "holdfast.leave(%s)" if how == "leave" else "holdfast.recover('0')"
+    assert rows_read(sql, call, *([worker] if how == "leave" else [])) < 400 * 40
+    assert not [row for row in sql.rows("list_workers") if row.holds]
+
+
 @pytest.fixture
 def in_each_state(sql, believed_empty):
     """Some thousands scheduled too, and the id of a job in each state."""

@@ -63,6 +63,7 @@ declare
   watch holdfast.writer_watch;
   seen record;
   late record;
+  set_back boolean;
   moved integer;
 begin
   perform holdfast.check_isolation('advance');
@@ -78,6 +79,9 @@ begin
     perform holdfast.repair_sequence();
     return 0;
   end if;
+  -- Then no time that was noted says anything about what is scheduled now, be it by
+  -- those who are open or by those who were.
+  set_back := coalesce(now_at < watch.at, false);
 
   select
     coalesce(array_agg(w.writer), '{}') as writers,
@@ -91,7 +95,10 @@ begin
     select
       o.writer,
       case when o.writer like 'prepared %' then 0 else coalesce(w.since, watch.seq, 0) end as since,
-      case when o.writer like 'prepared %' then '-infinity' else coalesce(w.since_at, watch.at, '-infinity') end as since_at,
+      case
+        when set_back or o.writer like 'prepared %' then '-infinity'
+        else coalesce(w.since_at, watch.at, '-infinity')
+      end as since_at,
       coalesce(w.seen_at, now_at) as seen_at
     from unnest(open) o (writer)
     left join unnest(watch.writers, watch.since, watch.since_at, watch.seen_at) w (writer, since, since_at, seen_at)
@@ -108,11 +115,11 @@ begin
   end if;
 
   -- Noted only now and then, so that an idle database stays idle.
-  if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 then
+  if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 or set_back then
     insert into holdfast.writer_watch (seq, at, writers, since, since_at, seen_at, top, due_from)
     values (
       s, now_at, seen.writers, seen.since, seen.since_at, seen.seen_at, s,
-      holdfast.due_from(watch.due_from, late.at, now_at))
+      holdfast.due_from(case when set_back then '-infinity' else watch.due_from end, late.at, now_at))
     on conflict (only_row) do update set
       (seq, at, writers, since, since_at, seen_at, top, due_from) = (
         excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
@@ -263,17 +270,13 @@ comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past wh
 
 -- The time before which no scheduled job is due, from the last such time: not
 -- after the first that is scheduled, looked for from where jobs may have come late,
--- with a second to spare for whoever read the clock before it took the lock. A
--- clock that was set back starts it over.
+-- with a second to spare for whoever read the clock before it took the lock.
 create or replace function holdfast.due_from(due_from timestamptz, late_at timestamptz, now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
 as $$
 declare
-  looked_from timestamptz := case
-    when due_from.now_at < due_from.due_from then '-infinity'
-    else coalesce(least(due_from.due_from, late_at - interval '1 second'), '-infinity')
-  end;
+  looked_from timestamptz := coalesce(least(due_from.due_from, late_at - interval '1 second'), '-infinity');
 begin
   return least(
     (select min(j.run_at) from holdfast.live j where j.state = 'scheduled' and j.run_at >= looked_from),

@@ -391,11 +391,17 @@ set enable_seqscan = off
 set jit = off
 as $$
 #variable_conflict use_column
+declare
+  lanes record;
 begin
   if cardinality(ids) = 0 then
     return;
   end if;
   perform holdfast.check_places(ids);
+  -- Apart, as arrays: joined to the jobs, each would be looked up once for each lane
+  -- where the planner takes `live` for empty.
+  select array_agg(d.lane_id) as old, array_agg(holdfast.sibling(d.lane_id, put_back.kind)) as new into lanes
+  from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;
   update holdfast.live j
   set
     state = 'pending',
@@ -412,20 +418,16 @@ begin
     -- Places are given out above the sort; a join there would mix them up.
     select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
-      select j.place, i.error, s.new_lane
+      select j.place, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane
       from unnest(ids, errors) i (id, error)
       cross join lateral (
         select j.ctid as place, j.lane_id, j.seq from holdfast.live j where j.id = i.id offset 0
       ) j
-      join (
-        select d.lane_id, holdfast.sibling(d.lane_id, put_back.kind) as new_lane
-        from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d
-      ) s on s.lane_id = j.lane_id
       order by j.seq
     ) b
   ) o
   where j.ctid = o.place;
-  perform holdfast.wake_lanes(array(select distinct j.lane_id from holdfast.live j where j.id = any(ids)));
+  perform holdfast.wake_lanes(lanes.new);
 end
 $$;
 comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';

@@ -297,6 +297,8 @@ as $$
 begin
   perform holdfast.check_name('queue', resume.queue);
   perform holdfast.check_queue(resume.queue);
+  -- As whoever brings jobs: who falls asleep before this is committed sees the lock, and looks again.
+  lock table holdfast.live in row exclusive mode;
   update holdfast.queue q set paused_at = null where q.name = resume.queue;
   perform holdfast.note('resume', resume.queue);
   perform holdfast.wake_lanes(array(select l.id from holdfast.lane l where l.queue = resume.queue));
