@@ -75,8 +75,8 @@ class Run:
     def _go_round(self, measure: Measure, rounds: int, times: int) -> None:
         far: set[str] = set()
         for number in range(1 if measure.once else rounds * times):
-            if number >= rounds:
-                # Once and for all: its rounds are those of the others with the same number.
+            if number == rounds:
+                # Once, so that no peer is left with its slow rounds alone.
                 far |= {peer.name for peer in self._peers if not self._is_near(measure, peer)}
             if measure.others_once and number:
                 far |= {peer.name for peer in self._peers if peer.name != US}

@@ -39,7 +39,9 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
     amount = _size(bench, peer)
     # Ours is judged by it, and single rounds differ by a third: so by nine pairs, not three.
     series = [_series(bench, peer, amount, turn) for turn in range(3 if peer.judged else 1)]
-    figures: Figures = {"jobs": amount}
+    # All that the ratios are made of; else the medians alone would be kept.
+    steady = [{name: [round(rate) for rate in each[name].steady] for name in VARIANTS} for each in series]
+    figures: Figures = {"jobs": amount, "series": steady}
     notes = []
     for name in VARIANTS:
         tracks = [each[name] for each in series]

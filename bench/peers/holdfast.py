@@ -12,8 +12,8 @@ from holdfast import Holdfast as Client
 class Holdfast(PostgresPeer):
     name = "holdfast"
     settings = (
-        "defaults, with the extra fast: concurrency 20 (100 for jobs of 1 ms), adaptive prefetch, LISTEN; "
-        "enqueue_many for bulk"
+        "defaults, with the extra fast: concurrency 20 (100 for jobs of 1 ms), adaptive prefetch, LISTEN, "
+        "claims that do not wait for the disk; enqueue_many for bulk"
     )
     source = "README.md"
     agent = "holdfast_agent.py"
