@@ -164,9 +164,30 @@ MUTANTS = [
     Mutant(
         "claim from one lane: without end in bytes",
         "claim.sql",
-        "      and (p.total <= room or p.total = p.bytes)\n",
+        "      and p.total <= room -- else below, where they are looked at one by one\n",
         "",
         "sql/test_sql_claim_one_lane.py",
+    ),
+    Mutant(
+        "claim: bytes as they are stored",
+        "claim.sql",
+        "when pg_column_compression(payload) is null then",
+        "when true then",
+        "sql/test_sql_claim_one_lane.py",
+    ),
+    Mutant(
+        "advance: a clock that was set back does not matter",
+        "advance.sql",
+        "set_back := coalesce(now_at < watch.at, false)",
+        "set_back := false",
+        "sql/test_sql_due_from.py",
+    ),
+    Mutant(
+        "resume: no lock by which a sleeper knows of it",
+        "operate.sql",
+        "  lock table holdfast.live in row exclusive mode;\n",
+        "",
+        "sql/test_sql_notify.py",
     ),
     Mutant(
         "claim from one lane: suspects as others",

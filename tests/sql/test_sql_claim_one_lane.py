@@ -69,6 +69,20 @@ def test_it_ends_at_sixteen_megabytes_but_never_below_one_job(sql, claim, all_of
     assert claim(all_of_them) == ids[3:]
 
 
+@pytest.mark.parametrize(("size", "fit"), [(250_000, 67), (160_000, 90), (1_000, 90)])
+def test_what_was_compressed_counts_as_what_is_sent(sql, claim, all_of_them, size, fit):
+    payload = "to_jsonb(repeat('x', %s))"
+    ids = [
+        job_id
+        for (job_id,) in sql(
+            f"select holdfast.enqueue('task', {payload}, 'q', 7) from generate_series(1, 90)", size
+        )
+    ]
+    assert sql.one("select max(pg_column_size(payload)) from holdfast.live") < 4_000
+    assert claim(all_of_them) == ids[:fit]
+    assert claim(all_of_them) == ids[fit:]
+
+
 def test_whoever_has_work_in_two_lanes_gets_the_more_urgent_first(sql):
     worker = sql.value("register")
     low, high = sql.enqueue(priority=1), sql.enqueue(priority=2)

@@ -81,11 +81,11 @@ begin
       changed_at = now_at
     from (
       -- In the order of the lane, as they come: to ask for it would sort them.
-      select j.place, l.queue, l.priority, j.bytes, sum(j.bytes) over (rows unbounded preceding) as total
+      select j.place, l.queue, l.priority, sum(j.bytes) over () as total
       from holdfast.attending(consumer, now_at)
       cross join lanes l
       cross join lateral (
-        select j.ctid as place, pg_column_size(j.payload) as bytes
+        select j.ctid as place, holdfast.bytes_at_most(j.payload) as bytes
         from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
@@ -99,7 +99,7 @@ begin
         and (select count(*) from lanes) = 1
     ) p
     where j.ctid = p.place
-      and (p.total <= room or p.total = p.bytes)
+      and p.total <= room -- else below, where they are looked at one by one
     returning
       j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, p.queue, p.priority::integer,
       false, j.worker_id, j.created_at, j.headers;
@@ -184,7 +184,7 @@ begin
         select j.place, j.seq, j.bytes, l.n
         from unnest(level.ids, level.firsts, shares) with ordinality l (id, first, share, n)
         cross join lateral (
-          select j.ctid as place, j.seq, pg_column_size(j.payload) as bytes
+          select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) as bytes
           from holdfast.live j
           where j.lane_id = l.id
             and j.state = 'pending'
@@ -201,15 +201,11 @@ begin
         from unnest(picked.places, picked.at, picked.seqs) k (place, n, seq);
       end if;
       if picked.total > room then
-        picked.amount := least(picked.amount, holdfast.fitting(
-          array(
-            select pg_column_size(j.payload)
-            from unnest(picked.places) with ordinality p (place, n)
-            join holdfast.live j on j.ctid = p.place
-            order by p.n),
-          room));
+        select f.amount, f.bytes into picked.amount, picked.total
+        from holdfast.fitting(picked.places[:picked.amount], room) f;
         if picked.amount = 0 and remaining = claim.amount and picked.found > 0 then
           picked.amount := 1;
+          picked.total := room + 1; -- and nothing beside it
         end if;
       end if;
 
@@ -328,17 +324,49 @@ as $$
 $$;
 comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is 'Record the start of the suspect that was claimed under this lease.';
 
--- How many of the first payloads have room together.
-create or replace function holdfast.fitting(bytes integer[], room bigint)
+-- How large a payload may be when it is sent. How large one is that was compressed is
+-- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
+-- Without a SET clause, so that it becomes a part of the query that asks.
+create or replace function holdfast.bytes_at_most(payload jsonb)
 returns integer
-language sql immutable
+language sql stable
+as $$
+  select case
+    when pg_column_compression(payload) is null then pg_column_size(payload)
+    else least(255::bigint * pg_column_size(payload), 1024 * 1024 * 1024)::integer
+  end
+$$;
+comment on function holdfast.bytes_at_most(jsonb) is 'How large a payload may be when it is sent, told without unpacking it.';
+
+-- How many of the jobs at these places have room together, and how large they are. No
+-- more of them are unpacked than have room.
+drop function if exists holdfast.fitting(integer[], bigint); -- it was told their sizes
+create or replace function holdfast.fitting(places tid[], room bigint)
+returns table (amount integer, bytes bigint)
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select count(*)::integer
-  from (select sum(b.size) over (order by b.n) as total from unnest(bytes) with ordinality b (size, n)) s
-  where s.total <= room
+#variable_conflict use_column
+declare
+  place tid;
+  size integer;
+begin
+  amount := 0;
+  bytes := 0;
+  foreach place in array places loop
+    select
+      case when pg_column_compression(j.payload) is null then pg_column_size(j.payload) else octet_length(j.payload::text) end
+    into size
+    from holdfast.live j
+    where j.ctid = place;
+    exit when bytes + size > room;
+    amount := amount + 1;
+    bytes := bytes + size;
+  end loop;
+  return next;
+end
 $$;
-comment on function holdfast.fitting(integer[], bigint) is 'How many of the first payloads have room together.';
+comment on function holdfast.fitting(tid[], bigint) is 'How many of the first jobs have payloads that have room together, and how large these are.';
 
 -- What a claim took, for a caller whose reply was lost on the way.
 create or replace function holdfast.claimed(worker uuid, lease uuid)
