@@ -27,6 +27,11 @@ class Mutant(NamedTuple):
     tests: str
 
 
+# What a claim of many writes after the attempt, in either way.
+_CLAIMED = (
+    "            claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,\n"
+    "            changed_at = now_at\n"
+)
 MUTANTS = [
     Mutant(
         "finish: completes under any lease",
@@ -106,11 +111,18 @@ MUTANTS = [
         "sql/test_sql_claim_together.py sql/test_sql_claim.py",
     ),
     Mutant(
-        "claim: counts no attempt",
+        "claim: counts no attempt where jobs lie in order",
         "claim.sql",
-        "            attempt = j.attempt + 1,\n",
-        "",
-        "sql/test_sql_claim.py",
+        f"            attempt = j.attempt + 1,\n{_CLAIMED}          where j.ctid = any(",
+        f"{_CLAIMED}          where j.ctid = any(",
+        "sql/test_sql_claim_one_lane.py",
+    ),
+    Mutant(
+        "claim: counts no attempt where they do not",
+        "claim.sql",
+        f"            attempt = j.attempt + 1,\n{_CLAIMED}          from unnest(",
+        f"{_CLAIMED}          from unnest(",
+        "sql/test_sql_claim_one_lane.py",
     ),
     Mutant(
         "claim: hands out what has no attempts left",
