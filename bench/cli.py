@@ -138,9 +138,7 @@ def _names(known: Mapping[str, object]) -> Callable[[str], list[str]]:
             raise argparse.ArgumentTypeError(f"names none: choose from {', '.join(known)}")
         for name in found:
             if name not in known:
-                raise argparse.ArgumentTypeError(
-                    f"there is no {name}. {suggest(name, known)} All: {', '.join(known)}"
-                )
+                raise argparse.ArgumentTypeError(f"there is no {name}. {suggest(name, known)}")
         return found
 
     return names
