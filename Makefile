@@ -48,8 +48,16 @@ mutants: .venv  ## take away one guard at a time, and see whether a test notices
 fuzz: .venv  ## twenty thousand cron expressions, times and zones, compared with cronsim
 	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_sql_cronsim.py
 
+SEEDS ?= 10
 torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
-	$(BIN)/python tests/faults/torture.py --seeds 10 --abreast 2 --jobs 10000 --faults 60
+	$(BIN)/python tests/faults/torture.py --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
+
+.PHONY: check-all wheel
+check-all: .venv  ## the checks that are too long for `make test`: matrix, mutants, fuzz, torture, wheel
+	$(BIN)/python tests/check_all.py
+
+wheel: .venv  ## build the wheel, install it in an environment of its own, and run the demo there
+	$(BIN)/python tests/wheel.py
 
 .PHONY: bench bench-quick
 bench: .venv  ## Holdfast and its peers side by side, in under an hour; the results go to bench/results

@@ -118,7 +118,8 @@ line(text) as (
   from pg_description, pg_identify_object(classoid, objoid, objsubid)
   where schema = 'holdfast' or identity = 'holdfast'
   union all
-  select format('record %s %s %s %s', name, kind, checksum, version) from holdfast.migration
+  -- Not the version: it tells which release brought the file.
+  select format('record %s %s %s', name, kind, checksum) from holdfast.migration
 )
 select text from line order by text collate "C"
 """

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 from pathlib import Path
 
 import psycopg
@@ -20,22 +21,31 @@ def releases() -> list[str]:
     )
 
 
+def text(release: str) -> str:
+    """The stored schema of this release."""
+    return (SCHEMAS / f"{release}.sql").read_text(encoding="utf-8")
+
+
 def install(release: str, dsn: str) -> None:
-    """The schema of this release, as a DBA would have put it there."""
+    """Install the schema of this release, as a DBA would have done it."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute((SCHEMAS / f"{release}.sql").read_text(encoding="utf-8"))
+        connection.execute(text(release))
+
+
+def commit(release: str) -> str:
+    """The commit of this release, which is in the history of this repository."""
+    return tomllib.loads((SCHEMAS / "commits.toml").read_text(encoding="utf-8"))[release]
 
 
 def source(release: str, directory: Path) -> Path | None:
-    """Where to import the code of this release from; nothing if this checkout does not have its tag."""
-    for tag in (f"v{release}", release):
-        command = ["git", "-C", str(ROOT), "archive", f"refs/tags/{tag}", "src"]
-        done = subprocess.run(command, capture_output=True, check=False)
-        if done.returncode == 0:
-            with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-                archive.extractall(directory, filter="data")
-            return directory / "src"
-    return None
+    """Where to import the code of this release from; nothing if this checkout does not have its history."""
+    command = ["git", "-C", str(ROOT), "archive", commit(release), "src"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory / "src"
 
 
 class OldWorker:

@@ -1,0 +1,126 @@
+"""Run every check that is too long for `make test`, and print which of them are green: `make check-all`.
+
+python tests/check_all.py                    all checks
+python tests/check_all.py mutants wheel      only these
+python tests/check_all.py --write            all, and put the result on docs/operations/proof.md
+"""
+# ruff: noqa: T201 - a script for the terminal
+
+import argparse
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+HOUSE = Path(__file__).parent.parent
+PROOF = HOUSE / "docs" / "operations" / "proof.md"
+
+
+class Check(NamedTuple):
+    """A make target, what it shows, and the lines of its output that say so."""
+
+    target: str
+    shows: str
+    telling: str
+    variables: tuple[str, ...] = ()
+
+
+CHECKS = [
+    Check("test-matrix", "every test, on PostgreSQL 15, 16, 17 and 18", r"^PostgreSQL \d+: .*"),
+    Check("mutants", "each guard is watched by a test", r"^\d+ mutants, .*|^ALIVE .*"),
+    Check("fuzz", "20,000 cron expressions agree with cronsim", r"^=* ?\d+ (?:passed|failed).*"),
+    Check("torture", "nothing is lost or run twice unseen", r"^seed .*|^  .*|^\d+ seeds.*", ("SEEDS=2",)),
+    Check("wheel", "the wheel holds all SQL and runs the demo", r"^wheel: .*"),
+]
+
+
+class Outcome(NamedTuple):
+    check: Check
+    green: bool
+    seconds: float
+    telling: list[str]
+
+    def __str__(self) -> str:
+        state = "green" if self.green else "FAILED"
+        return f"{state:6} {self.seconds / 60:5.1f} min  make {self.check.target}: {self.check.shows}"
+
+
+def run(check: Check) -> Outcome:
+    """Run one check; its output goes to the terminal as it comes."""
+    print(f"== make {check.target}", flush=True)
+    begun = time.monotonic()
+    lines = []
+    command = ["make", "--no-print-directory", check.target, *check.variables]
+    with subprocess.Popen(
+        command, cwd=HOUSE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    telling = [line for line in lines if re.match(check.telling, line)]
+    return Outcome(check, process.returncode == 0, time.monotonic() - begun, telling)
+
+
+def page(outcomes: list[Outcome], commit: str, today: str) -> str:
+    """The part of the page that says what was seen last."""
+    rows = [
+        f"| `make {it.check.target}` | {it.check.shows} | {'green' if it.green else '**failed**'} |"
+        f" {it.seconds / 60:.0f} min |"
+        for it in outcomes
+    ]
+    output = [line for it in outcomes for line in (f"$ make {it.check.target}", *it.telling, "")]
+    return "\n".join(
+        [
+            f"Seen on {today} at commit `{commit}`:",
+            "",
+            "| command | what it shows | result | time |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            "```text",
+            *output[:-1],
+            "```",
+        ]
+    )
+
+
+def write(outcomes: list[Outcome]) -> None:
+    """Replace the last result on the page."""
+    commit = subprocess.run(
+        ["git", "-C", str(HOUSE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    part = page(outcomes, commit, datetime.now(UTC).date().isoformat())
+    text = PROOF.read_text(encoding="utf-8")
+    head, rest = text.split("<!-- last result -->\n", 1)
+    tail = rest.split("<!-- end of last result -->", 1)[1]
+    PROOF.write_text(
+        f"{head}<!-- last result -->\n{part}\n<!-- end of last result -->{tail}", encoding="utf-8"
+    )
+    print(f"written to {PROOF.relative_to(HOUSE)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [check.target for check in CHECKS]
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(names)}")
+    parser.add_argument("--write", action="store_true", help=f"put the result on {PROOF.relative_to(HOUSE)}")
+    given = parser.parse_args()
+    if unknown := set(given.targets) - set(names):
+        parser.error(f"unknown target {min(unknown)}; choose from {', '.join(names)}")
+    if given.write and given.targets:
+        parser.error("--write needs all checks: leave the targets out")
+    outcomes = [run(check) for check in CHECKS if not given.targets or check.target in given.targets]
+    print("\n" + "\n".join(str(outcome) for outcome in outcomes))
+    if given.write:
+        write(outcomes)
+    return any(not outcome.green for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
