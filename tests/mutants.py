@@ -882,6 +882,34 @@ MUTANTS = [
         "\n      claimed_at = now_at,",
         "sql/test_sql_claim.py",
     ),
+    Mutant(
+        "enqueue: what the code declares wins over an operator",
+        "policy.sql",
+        "where p.task = is_operated.task and not p.declared);",
+        "where p.task = is_operated.task and not p.declared and false);",
+        "worker/test_declared_attempts.py::test_an_operators_policy_wins_over_it",
+    ),
+    Mutant(
+        "enqueue: what an earlier release declared wins over the code",
+        "policy.sql",
+        "where p.task = is_operated.task and not p.declared);",
+        "where p.task = is_operated.task);",
+        "worker/test_declared_attempts.py::test_the_code_of_today_wins_over_what_an_earlier_release_declared",
+    ),
+    Mutant(
+        "enqueue_many: what the code declares is forgotten",
+        "enqueue.sql",
+        "coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts)",
+        "coalesce(g.max_attempts, p.max_attempts)",
+        "worker/test_declared_attempts.py::test_it_holds_for_a_bulk_enqueue",
+    ),
+    Mutant(
+        "replace_function: rights that were given by hand are lost",
+        "replace.sql",
+        "where p.oid = old\n",
+        "where p.oid = old and false\n",
+        "schema/test_schema_released.py::test_a_role_that_was_granted_enqueue_by_hand_keeps_it",
+    ),
 ]
 
 

@@ -59,6 +59,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     max_attempts: int | None = None
     id: UUID | None = None
     headers: str | None = None
+    declared_attempts: int | None = None
+    """What the code of the task says of `max_attempts`; a policy that an operator has set wins over it."""
 
     def __repr__(self) -> str:
         return f"NewJob({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"

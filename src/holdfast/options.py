@@ -88,6 +88,13 @@ class TaskOptions:
                 )
         return replace(options, max_attempts=1)
 
+    @property
+    def declared_attempts(self) -> int | None:
+        """How often the code wants the task to be tried."""
+        if self.max_attempts is None and self.retry is not None:
+            return self.retry.max_attempts
+        return self.max_attempts
+
     def gives_up_on(self, error: BaseException) -> bool:
         """Whether there is no point in trying again after this; `give_up_on` has the last word."""
         if isinstance(error, self.give_up_on):
@@ -135,15 +142,17 @@ class CallOptions:
 
         What is said is found out once, so that a call does not pay for it.
         """
+        attempts = _first(self.max_attempts, settings.max_attempts)
         said = {
             "task": task,
             "queue": _first(self.queue, settings.queue),
             "priority": _first(self.priority, settings.priority),
             "run_at": self.run_at,
             "delay": settings.delay if self.delay is None and self.run_at is None else self.delay,
-            "max_attempts": _first(self.max_attempts, settings.max_attempts),
+            "max_attempts": attempts,
             "id": self.id,
             "headers": self.headers,
+            "declared_attempts": settings.declared_attempts if attempts is None else None,
         }
         return partial(NewJob, **{name: value for name, value in said.items() if value is not None})
 

@@ -361,8 +361,14 @@ class Registry:
         return len(self._tasks)
 
 
-def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> NewJob:
-    """A job of a task that need not be known here: any JSON as its payload, `{}` if left out.
+def named_job(
+    task: str,
+    payload: Any = msgspec.UNSET,
+    tasks: Registry | None = None,
+    /,
+    **options: Unpack[CallKeywords],
+) -> NewJob:
+    """A job of a task that need not be among `tasks`: any JSON as its payload, `{}` if left out.
 
     `conn` is for whoever sends the job and has no place in it.
     """
@@ -375,7 +381,10 @@ def named_job(task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKey
     except Unstorable as trouble:
         path = "payload" + trouble.path
         raise BadPayload(f"{task}: {path}: {trouble.reason}", task=task, path=path) from trouble
-    return call.jobs(task, TaskOptions())(payload=text)
+    declared = None
+    if tasks is not None and call.max_attempts is None:
+        declared = tasks.settings(task).declared_attempts
+    return call.jobs(task, TaskOptions())(payload=text, declared_attempts=declared)
 
 
 def _check_function(function: Callable[..., Any]) -> None:

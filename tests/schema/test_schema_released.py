@@ -183,6 +183,23 @@ def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release, emp
         assert connection.execute("select * from holdfast.check_heads()").fetchall() == [(0,)]
 
 
+def test_a_role_that_was_granted_enqueue_by_hand_keeps_it(release, empty_dsn):
+    role = f"hf_producer_{uuid4().hex[:8]}"
+    with psycopg.connect(empty_dsn, autocommit=True) as superuser:
+        superuser.execute(f"create role {role}")
+        try:
+            released.install(release, empty_dsn)
+            superuser.execute(f"grant usage on schema holdfast to {role}")
+            superuser.execute(f"grant execute on function holdfast.enqueue, holdfast.enqueue_many to {role}")
+            schema.apply(superuser)
+            superuser.execute(f"set role {role}")
+            superuser.execute("select holdfast.enqueue('mail'), holdfast.enqueue_many('{mail}')")
+        finally:
+            superuser.execute("reset role")
+            superuser.execute(f"drop owned by {role}")
+            superuser.execute(f"drop role {role}")
+
+
 def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_dsn):
     role, friend = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("importer", "friend"))
     with psycopg.connect(empty_dsn, autocommit=True) as superuser:

@@ -26,6 +26,7 @@ PUT_TOGETHER = {
     "sweep_blocks",
     "doctor_rate",
     "doctor_statements",
+    "replace_function",  # the text of a regprocedure is quoted
 }
 COPIED = {"id", "lane_id", "task", "payload", "headers", "max_attempts", "run_at"}
 

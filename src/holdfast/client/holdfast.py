@@ -128,12 +128,12 @@ class Holdfast(Looking, Operating, Following):
 
     def enqueue(self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> Job[Any]:
         """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`."""
-        return self.enqueue_new(named_job(task, payload, **options), options.get("conn"))
+        return self.enqueue_new(named_job(task, payload, self.tasks, **options), options.get("conn"))
 
     async def aenqueue(
         self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]
     ) -> Job[Any]:
-        return await self.aenqueue_new(named_job(task, payload, **options), options.get("conn"))
+        return await self.aenqueue_new(named_job(task, payload, self.tasks, **options), options.get("conn"))
 
     def enqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
         """Enqueue thousands, all of them or none.

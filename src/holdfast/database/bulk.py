@@ -58,13 +58,14 @@ _COPY = "copy holdfast.job (id, lane_id, task, payload, headers, max_attempts, r
 # an older release, which has no `places`.
 _KNOWS_PLACES = """
 select coalesce(
-  has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[])'), 'execute'), false)
+  has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[], integer[])'), 'execute'),
+  false)
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NONE_GIVEN = (None, None, None, None)
 
-_Key: TypeAlias = tuple[str, str, int]
+_Key: TypeAlias = tuple[str, str, int, int | None]
 _Step: TypeAlias = Call[Any] | Iterable[bytes] | str
 
 
@@ -170,7 +171,7 @@ class _Loading:
         while (batch := self._batch) is not None:
             if self._may_copy and len(batch) >= FEW and all(job.id is None for job in batch):
                 # Those of earlier batches too: they are likely to come again.
-                here = {(job.task, job.queue, job.priority) for job in batch}
+                here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
                 known = known | here if len(known) < PLACES else here
                 wanted = list(known)
                 found = yield calls.places(wanted)
@@ -232,7 +233,7 @@ class _Sheet:
         lines = []
         for number, job in zip(ids, batch, strict=True):
             task = job.task
-            place = places.get((task, job.queue, job.priority))
+            place = places.get((task, job.queue, job.priority, job.declared_attempts))
             if place is None or job.id is not None:
                 return None
             lane_id, attempts = place

@@ -1,7 +1,11 @@
+-- holdfast: after replace
 -- Put one job on a queue, in the caller's own transaction.
 --
 -- With an id of the caller's, the same call twice within 7 days is one job; the
 -- same id with another task or payload is refused.
+--
+-- `max_attempts` belongs to this call and wins over everything. `declared_attempts` is
+-- what the code of the task says: a policy that an operator has set wins over it.
 create or replace function holdfast.enqueue(
   task text,
   payload jsonb default '{}',
@@ -11,7 +15,8 @@ create or replace function holdfast.enqueue(
   delay interval default null,
   max_attempts integer default null,
   id uuid default null,
-  headers jsonb default null
+  headers jsonb default null,
+  declared_attempts integer default null
 )
 returns uuid
 language plpgsql volatile security definer
@@ -31,6 +36,9 @@ begin
   end if;
   if enqueue.max_attempts is not null then
     perform holdfast.check_max_attempts(enqueue.max_attempts);
+  elsif enqueue.declared_attempts is not null and not holdfast.is_operated(enqueue.task) then
+    perform holdfast.check_max_attempts(enqueue.declared_attempts);
+    attempts := enqueue.declared_attempts;
   end if;
   if enqueue.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
@@ -89,8 +97,11 @@ begin
   return job_id;
 end
 $$;
-comment on function holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb) is
+comment on function holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer) is
   'Put one job on a queue; it exists if and only if the calling transaction commits. Returns its id.';
+select holdfast.replace_function(
+  'holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb)', -- without declared_attempts
+  'holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer)');
 
 -- Put many jobs on their queues in one call: every array is as long as `tasks`,
 -- or null for the default; an element may be null too. All of them or none.
@@ -103,7 +114,8 @@ create or replace function holdfast.enqueue_many(
   delays interval[] default null,
   max_attempts integer[] default null,
   ids uuid[] default null,
-  headers jsonb[] default null
+  headers jsonb[] default null,
+  declared_attempts integer[] default null
 )
 returns setof uuid
 language plpgsql volatile security definer
@@ -130,12 +142,13 @@ begin
     and coalesce(cardinality(enqueue_many.max_attempts), amount) = amount
     and coalesce(cardinality(ids), amount) = amount
     and coalesce(cardinality(enqueue_many.headers), amount) = amount
+    and coalesce(cardinality(enqueue_many.declared_attempts), amount) = amount
   ) then
     perform holdfast.refuse_value('tasks', amount::text, 'every array must be as long as tasks, or null');
   end if;
 
   perform holdfast.check_max_attempts(m)
-  from unnest(enqueue_many.max_attempts) m
+  from unnest(enqueue_many.max_attempts || enqueue_many.declared_attempts) m
   where m not between 1 and 32767;
 
   with given as materialized (
@@ -147,20 +160,27 @@ begin
       coalesce(u.priority, 100) as priority,
       u.headers,
       u.max_attempts,
+      u.declared_attempts,
       u.id as given_id,
       coalesce(u.id, holdfast.new_id()) as id,
       case when u.run_at is not null or u.delay is not null then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
     from unnest(
-      tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids, enqueue_many.headers
-    ) with ordinality u (task, payload, queue, priority, run_at, delay, max_attempts, id, headers, n)
+      tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids, enqueue_many.headers,
+      enqueue_many.declared_attempts
+    ) with ordinality u (task, payload, queue, priority, run_at, delay, max_attempts, id, headers, declared_attempts, n)
   ),
   -- Once per distinct queue, priority and task, not once per job.
   placed as materialized (
     select
       g.queue, g.priority, g.task,
       holdfast.lane(g.queue, g.priority, g.task) as lane_id,
-      holdfast.max_attempts(g.task, g.queue) as max_attempts
-    from (select distinct queue, priority, task from given) g
+      holdfast.max_attempts(g.task, g.queue) as max_attempts,
+      g.declares and holdfast.is_operated(g.task) as operated
+    from (
+      select queue, priority, task, bool_or(declared_attempts is not null) as declares
+      from given
+      group by queue, priority, task
+    ) g
   ),
   -- In the order of ids, so that two callers with the same ids do not deadlock;
   -- materialized, or the planner would call use_id below the sort; and after
@@ -181,7 +201,7 @@ begin
     insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       g.id, p.lane_id, g.task, g.payload, g.headers,
-      coalesce(g.max_attempts, p.max_attempts), g.due_at, now_at
+      coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts), g.due_at, now_at
     from given g
     join placed p on p.queue = g.queue and p.priority = g.priority and p.task = g.task
     where g.given_id is null or g.n in (select f.n from fresh f)
@@ -192,8 +212,11 @@ begin
   return query select unnest(new_ids);
 end
 $$;
-comment on function holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[]) is
+comment on function holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[]) is
   'Put many jobs on their queues in one call, all or none. Returns their ids in the order given.';
+select holdfast.replace_function(
+  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[])', -- without declared_attempts
+  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[])');
 
 -- Note an id that a caller supplied. True if it is new; false if it was used
 -- for the very same task and payload; an error if for another.

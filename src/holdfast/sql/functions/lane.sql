@@ -1,3 +1,4 @@
+-- holdfast: after replace
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
 -- There is no unique key and no lock: when two open transactions are both the
@@ -52,13 +53,14 @@ $$;
 comment on function holdfast.sibling(integer, integer) is 'The fresh, returned or suspect lane beside a lane.';
 
 -- What a bulk COPY into holdfast.job must know, once for each queue, priority
--- and task, in the order given.
+-- and task, in the order given. `declared` is what the code of each task says of
+-- max_attempts: a policy that an operator has set wins over it.
 --
 -- This function runs with its owner's rights, the COPY with those of whoever
 -- the session is at that time: `role` if it was set, else the session's user.
 -- A COPY reads the defaults of the columns that it does not name, so it needs
 -- the sequence and the clock as well.
-create or replace function holdfast.places(tasks text[], queues text[], priorities integer[])
+create or replace function holdfast.places(tasks text[], queues text[], priorities integer[], declared integer[] default null)
 returns table (lane_id integer, max_attempts integer, may_copy boolean, now_at timestamptz)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -75,11 +77,19 @@ as $$
   )
   select
     holdfast.lane(p.queue, p.priority, p.task),
-    holdfast.max_attempts(p.task, p.queue),
+    case
+      when p.declared is null or holdfast.is_operated(p.task) then holdfast.max_attempts(p.task, p.queue)
+      else p.declared
+    end,
     c.may_copy,
     c.now_at
-  from unnest(places.tasks, places.queues, places.priorities) with ordinality p (task, queue, priority, n), caller c
+  from unnest(places.tasks, places.queues, places.priorities, places.declared)
+      with ordinality p (task, queue, priority, declared, n),
+    caller c
   order by p.n
 $$;
-comment on function holdfast.places(text[], text[], integer[]) is
+comment on function holdfast.places(text[], text[], integer[], integer[]) is
   'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of max_attempts, whether the caller may, and the time.';
+select holdfast.replace_function(
+  'holdfast.places(text[], text[], integer[])', -- without declared
+  'holdfast.places(text[], text[], integer[], integer[])');

@@ -196,3 +196,15 @@ begin
 end
 $$;
 comment on function holdfast.settle_lanes() is 'Note in each lane how often its jobs are tried, where that has changed since; how many.';
+
+-- Asked for each job whose code declares how often it is tried.
+create or replace function holdfast.is_operated(task text)
+returns boolean
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return exists (select from holdfast.retry_policy p where p.task = is_operated.task and not p.declared);
+end
+$$;
+comment on function holdfast.is_operated(text) is 'Whether an operator has set how this task is retried.';
