@@ -67,7 +67,7 @@ def test_a_drain_waits_for_what_another_worker_is_promoting(
     async def main() -> None:
         async with duties_of(hf) as its:
             with psycopg.connect(holdfast_dsn) as other:
-                other.execute("select pg_advisory_xact_lock(holdfast.duty_lock('promote'))")
+                other.execute("lock table holdfast.duty_promote in share update exclusive mode")
                 promoting = asyncio.create_task(its.promote_all(asyncio.Event()))
                 while carried["promote"] < 3 and not promoting.done():  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0)

@@ -5,10 +5,11 @@ import errno
 import os
 import select
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from holdfast import calls
@@ -16,7 +17,7 @@ from holdfast.database import Database, Session
 from holdfast.errors import DatabaseUnavailable
 
 BACKEND = "select pid from pg_stat_activity where datname = current_database() and application_name = 'ears'"
-LOCK = "holdfast.duty_lock('recover')"
+LOCK = "lock table holdfast.duty_recover in share update exclusive mode"
 
 
 class Ears:
@@ -63,11 +64,18 @@ async def listening(dsn: str) -> AsyncIterator[tuple[Session, Ears]]:
         await session.close()
 
 
-async def held_up(session: Session, ask, until) -> "asyncio.Task[int]":
-    """A call that waits in the server for a lock of ours."""
-    ask(f"select pg_advisory_lock({LOCK})")
+@pytest.fixture
+def holder(holdfast_dsn) -> Iterator[psycopg.Connection]:
+    """A session that holds a duty: `holder.execute(LOCK)`, until `holder.commit()`."""
+    with psycopg.connect(holdfast_dsn) as connection:
+        yield connection
+
+
+async def held_up(session: Session, ask, until, holder: psycopg.Connection) -> "asyncio.Task[int]":
+    """A call that waits in the server for a duty that another session holds."""
+    holder.execute(LOCK)
     call = asyncio.create_task(session.run(calls.recover(timedelta(days=1))))
-    await asyncio.to_thread(until, lambda: ask(f"{BACKEND} and wait_event = 'advisory'"))
+    await asyncio.to_thread(until, lambda: ask(f"{BACKEND} and wait_event = 'relation'"))
     return call
 
 
@@ -93,11 +101,11 @@ def test_what_comes_between_calls_is_heard(ask, hears):
     hears(test)
 
 
-def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears):
+def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears, holder):
     async def test(session, ears):
-        call = await held_up(session, ask, until)
+        call = await held_up(session, ask, until, holder)
         notify(ask)
-        ask(f"select pg_advisory_unlock({LOCK})")
+        holder.commit()
         await call
         assert ears.news.is_set()
 
@@ -122,15 +130,15 @@ def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_
     hears(test)
 
 
-def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears):
+def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears, holder):
     async def test(session, ears):
         connection = session._connection
-        call = await held_up(session, ask, until)
+        call = await held_up(session, ask, until, holder)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         with pytest.raises(DatabaseUnavailable):
             await call
         assert connection._watched is None
-        ask(f"select pg_advisory_unlock({LOCK})")
+        holder.commit()
         assert len(ears.lost) == 1
         await session.run(calls.advance())
         assert len(ears.lost) == 1
@@ -140,10 +148,10 @@ def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears):
 
 @pytest.mark.parametrize("hears", ["asyncio"], indirect=True)  # only of this loop can it be asked
 @pytest.mark.parametrize("calling", [False, True])
-def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears, calling):
+def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears, calling, holder):
     async def test(session, ears):
         with socket.socket(fileno=os.dup(session._connection.fileno())):
-            call = await held_up(session, ask, until) if calling else None
+            call = await held_up(session, ask, until, holder) if calling else None
             ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
             if call is None:
                 await ears.news.wait()
@@ -155,9 +163,9 @@ def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears
     hears(test)
 
 
-def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears):
+def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears, holder):
     async def test(session, ears):
-        ask(f"select pg_advisory_lock({LOCK})")
+        holder.execute(LOCK)
         connection = session._connection
         with pytest.raises(DatabaseUnavailable, match="no answer within"):
             await session.run(calls.recover(timedelta(days=1)), deadline=0.05)
@@ -167,11 +175,11 @@ def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears):
     hears(test)
 
 
-def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears):
+def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears, holder):
     async def test(session, ears):
-        call = await held_up(session, ask, until)
+        call = await held_up(session, ask, until, holder)
         call.cancel()
-        ask(f"select pg_advisory_unlock({LOCK})")
+        holder.commit()
         with pytest.raises(asyncio.CancelledError):
             await call
         notify(ask)

@@ -67,7 +67,7 @@ declare
   moved integer;
 begin
   perform holdfast.check_isolation('advance');
-  if not pg_try_advisory_xact_lock(holdfast.duty_lock('advance')) then
+  if not holdfast.try_duty('advance') then
     return 0;
   end if;
 
@@ -125,6 +125,7 @@ begin
         excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
         excluded.due_from);
   end if;
+  perform holdfast.note_done('advance', now_at);
   return moved;
 end
 $$;
@@ -353,7 +354,7 @@ declare
 begin
   perform holdfast.check_isolation('check_heads');
   -- Not while the heads move.
-  perform pg_advisory_xact_lock(holdfast.duty_lock('advance'));
+  perform holdfast.await_duty('advance');
   begun_at := holdfast.clock();
   -- A late job that was locked when it was looked for.
   perform holdfast.take_in_late(0);

@@ -185,7 +185,7 @@ declare
   now_at timestamptz := holdfast.clock();
   due record;
 begin
-  perform pg_advisory_xact_lock(holdfast.duty_lock('export'));
+  perform holdfast.await_duty('export');
   select d.* into due from holdfast.due_exports() d where d.partition = mark_exported.partition;
   if not found then
     if exists (select from holdfast.exported e where e.partition = mark_exported.partition) then

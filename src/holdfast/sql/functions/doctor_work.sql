@@ -21,6 +21,13 @@ begin
     from holdfast.duty d
     where d.error is not null
       and d.error_at > now_at - interval '1 day';
+  return query
+    select
+      case when h.since < now_at - interval '15 minutes' then 'critical' else 'warning' end,
+      h.sentence || '.', h.remedy,
+      jsonb_build_object('duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
+        'since', h.since)
+    from holdfast.duty_holders(now_at) h;
   -- Nobody needs to look where nothing is to be done.
   if not exists (select from holdfast.live_workers(now_at)) and not exists (select from holdfast.doctor_sample(1)) and not exists (
     select from holdfast.live j where j.state = 'scheduled' and j.run_at <= now_at limit 1

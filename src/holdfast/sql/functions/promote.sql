@@ -43,7 +43,7 @@ begin
     end;
   end if;
   -- Who does not get the lock leaves the work to the one who has it.
-  if pg_try_advisory_xact_lock(holdfast.duty_lock('promote')) then
+  if holdfast.try_duty('promote') then
     select array_agg(d.id order by d.run_at, d.seq)
     into due
     from (
@@ -60,6 +60,7 @@ begin
       perform holdfast.make_pending(due, now_at);
     end if;
     more := cardinality(due) = promote.amount;
+    perform holdfast.note_done('promote', now_at);
   end if;
   select j.run_at into next_at
   from holdfast.live j
@@ -139,12 +140,3 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.bury_spent(uuid[], timestamptz) is 'Move those of these live jobs whose attempts are used up to the dead letters.';
-
-create or replace function holdfast.duty_lock(duty text)
-returns bigint
-language sql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-  select hashtextextended('holdfast.' || duty, 0)
-$$;
-comment on function holdfast.duty_lock(text) is 'The advisory lock under which a duty runs once at a time.';

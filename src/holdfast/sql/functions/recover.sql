@@ -40,14 +40,14 @@ begin
     perform holdfast.refuse_value('timeout', recover.timeout::text, 'must not be negative');
   end if;
   if recover.timeout is not null then
-    perform pg_advisory_xact_lock(holdfast.duty_lock('recover'));
+    perform holdfast.await_duty('recover');
     now_at := holdfast.clock();
     update holdfast.worker w
     set lost_at = now_at, asleep = false
     where w.lost_at is null
       and w.left_at is null
       and w.heartbeat_at + recover.timeout < now_at;
-  elsif pg_try_advisory_xact_lock(holdfast.duty_lock('recover')) then
+  elsif holdfast.try_duty('recover') then
     heard_before := holdfast.look(now_at);
     update holdfast.worker w
     set lost_at = now_at, asleep = false
@@ -87,6 +87,9 @@ begin
     exception when others then
       perform holdfast.note_duty('fold_stats', sqlerrm);
     end;
+  end if;
+  if recover.timeout is null then
+    perform holdfast.note_done('recover', now_at);
   end if;
   return total;
 end

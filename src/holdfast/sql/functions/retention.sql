@@ -69,7 +69,7 @@ declare
   now_at timestamptz := holdfast.clock();
 begin
   perform holdfast.check_isolation('sweep');
-  if not pg_try_advisory_xact_lock(holdfast.duty_lock('sweep'))
+  if not holdfast.try_duty('sweep')
     or exists (
       select from holdfast.duty d
       where d.name = 'sweep' and now_at between d.looks[1] and d.looks[1] + sweep.rest
@@ -77,7 +77,8 @@ begin
   then
     return false;
   end if;
-  -- Nearly always: then nothing is written.
+  perform holdfast.note_done('sweep', now_at);
+  -- Nearly always: then nothing else is written.
   if not holdfast.sweep_due(now_at) then
     return false;
   end if;

@@ -66,7 +66,7 @@ declare
   total integer := 0;
 begin
   perform holdfast.check_isolation('fold_stats');
-  if not pg_try_advisory_xact_lock(holdfast.duty_lock('fold_stats')) then
+  if not holdfast.try_duty('fold_stats') then
     return 0;
   end if;
   loop
@@ -117,6 +117,7 @@ begin
     total := total + cardinality(places);
     exit when cardinality(places) < 1000 or clock_timestamp() > begun + interval '1 second';
   end loop;
+  perform holdfast.note_done('fold_stats', holdfast.clock());
   return total;
 end
 $$;

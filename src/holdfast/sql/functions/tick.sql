@@ -32,15 +32,3 @@ begin
 end
 $$;
 comment on function holdfast.tick() is 'Run every background duty once; returns each with its error, if any.';
-
-create or replace function holdfast.note_duty(duty text, error text)
-returns void
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  insert into holdfast.duty (name, error, error_at)
-  select note_duty.duty, note_duty.error, holdfast.clock()
-  where note_duty.error is not null
-  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at
-$$;
-comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed.';

@@ -26,7 +26,7 @@ declare
   part text;
 begin
   perform holdfast.check_isolation('upkeep');
-  if not pg_try_advisory_xact_lock(holdfast.duty_lock('upkeep')) then
+  if not holdfast.try_duty('upkeep') then
     return 0;
   end if;
   if holdfast.rests('upkeep', upkeep.rest, 20, '15 minutes', now_at) then
@@ -37,7 +37,7 @@ begin
   -- report. recover() has taken back all others. Looked for between the workers that
   -- are known, for what these have held is walked over while anyone holds an old
   -- snapshot. Not beside recover, which writes to the same workers.
-  if pg_try_advisory_xact_lock(holdfast.duty_lock('recover')) then
+  if holdfast.try_duty('recover') then
     orphans := array(
       select j.id
       from (
@@ -128,7 +128,7 @@ begin
     begin
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
-        when 'sweep' then case when pg_try_advisory_xact_lock(holdfast.duty_lock('sweep'))
+        when 'sweep' then case when holdfast.try_duty('sweep')
           then holdfast.sweep_partitions(now_at) + holdfast.forget_dead(now_at) else 0 end
         when 'forget_finished' then holdfast.forget_finished(now_at)
         when 'forget_stats' then holdfast.forget_stats(now_at)
@@ -143,6 +143,7 @@ begin
     end;
   end loop;
   perform holdfast.note_look('upkeep', now_at);
+  perform holdfast.note_done('upkeep', now_at);
   return done;
 end
 $$;

@@ -41,8 +41,11 @@ begin
   case job.state
     when 'claimed' then
       return query select w.* from holdfast.why_held(job, lane, now_at) w;
+      return query select w.* from holdfast.why_duty('recover', now_at) w
+        where not exists (select from holdfast.live_workers(now_at) a where a.id = job.worker_id);
       return query select w.* from holdfast.why_locked(locked_by, now_at) w;
     when 'scheduled' then
+      return query select w.* from holdfast.why_duty('promote', now_at) w where job.run_at <= now_at;
       return query select w.* from holdfast.why_scheduled(job, lane, now_at) w;
       return query select w.* from holdfast.why_locked(locked_by, now_at) w;
       return query select w.* from holdfast.why_paused(lane, now_at) w;
@@ -50,6 +53,7 @@ begin
     else
       return query select w.* from holdfast.why_paused(lane, now_at) w;
       stopped := found;
+      return query select w.* from holdfast.why_duty('advance', now_at) w where job.seq < lane.head;
       return query select w.* from holdfast.why_passed_over(job, lane, now_at) w;
       stopped := stopped or found;
       return query select w.* from holdfast.why_locked(locked_by, now_at) w;

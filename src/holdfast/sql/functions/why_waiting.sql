@@ -75,6 +75,21 @@ as $$
 $$;
 comment on function holdfast.why_locked(xid, timestamptz) is 'That an open transaction holds the row of a job, if it does.';
 
+-- What a job waits for that only a duty brings about.
+create or replace function holdfast.why_duty(duty text, now_at timestamptz)
+returns table (answer text, explanation text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    'duty_held', h.sentence || '.', h.remedy,
+    jsonb_build_object('duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
+      'since', h.since)
+  from holdfast.duty_holders(now_at) h
+  where h.duty = why_duty.duty
+$$;
+comment on function holdfast.why_duty(text, timestamptz) is 'That a session has held a duty for long, if one has.';
+
 create or replace function holdfast.why_unserved(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable

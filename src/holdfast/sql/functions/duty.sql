@@ -1,0 +1,109 @@
+-- holdfast: after words
+-- How a duty is done by one session at a time, and what is remembered of it.
+--
+-- Each duty has an empty table of its own, and the session that does the duty holds a
+-- lock on it until its transaction ends. Nobody but the owner has a right on these
+-- tables, so nobody else can take the lock: an advisory lock would be open to every
+-- login. To lock a row instead would write to the log at every look, several times a
+-- second; a lock on a table writes nothing, and pg_locks names the session that holds it.
+--
+-- SHARE UPDATE EXCLUSIVE conflicts with itself, and neither with a dump nor with the
+-- fast path of other locks.
+create or replace function holdfast.try_duty(duty text)
+returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute format('lock table holdfast.%I in share update exclusive mode nowait', 'duty_' || try_duty.duty);
+  return true;
+exception when lock_not_available then
+  return false;
+end
+$$;
+comment on function holdfast.try_duty(text) is
+  'Take the lock of a duty until the end of the transaction; false if another session has it.';
+
+create or replace function holdfast.await_duty(duty text)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  execute format('lock table holdfast.%I in share update exclusive mode', 'duty_' || await_duty.duty);
+end
+$$;
+comment on function holdfast.await_duty(text) is
+  'Wait for the lock of a duty, no longer than lock_timeout, and hold it until the end of the transaction.';
+
+drop function if exists holdfast.duty_lock(text); -- when it was an advisory lock
+
+create or replace function holdfast.note_duty(duty text, error text)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.duty (name, error, error_at)
+  select note_duty.duty, note_duty.error, holdfast.clock()
+  where note_duty.error is not null
+  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at
+$$;
+comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed.';
+
+-- Written once a minute, so that an idle database stays idle.
+create or replace function holdfast.note_done(duty text, now_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.duty as d (name, done_at)
+  select note_done.duty, note_done.now_at
+  where not exists (
+    select from holdfast.duty o
+    where o.name = note_done.duty and note_done.now_at between o.done_at and o.done_at + interval '1 minute')
+  on conflict (name) do update set done_at = excluded.done_at
+$$;
+comment on function holdfast.note_done(text, timestamptz) is 'Note that a duty ended well.';
+
+-- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
+-- its transaction, or wants to keep others from the duty. The owner of the schema sees when the
+-- transaction of another role began only with pg_read_all_stats; otherwise the age is that of the
+-- last time that the duty ended well.
+create or replace function holdfast.duty_holders(now_at timestamptz)
+returns table (duty text, pid integer, application text, role text, state text, since timestamptz, sentence text, remedy text)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    h.duty, h.pid, h.application, h.role, h.state, h.since,
+    format('%s has held duty %s for %s, and nobody else can do it',
+      case when h.pid is null then 'A prepared transaction' else
+        format('Process %s (%s)', h.pid, concat_ws(', ', nullif(h.application, ''), h.role, h.state)) end,
+      h.duty, holdfast.span_in_words(now_at - h.since)),
+    case
+      when h.pid is null then 'Commit it or roll it back: select * from pg_prepared_xacts;'
+      else format('Let it commit. If it hangs: select pg_terminate_backend(%s);', h.pid)
+    end
+  from (
+    select
+      substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role, a.state,
+      coalesce(
+        a.xact_start,
+        case when k.pid is null then (
+          select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()
+        ) end,
+        (select d.done_at from holdfast.duty d where d.name = substr(c.relname, 6))) as since
+    from pg_locks k
+    join pg_class c on c.oid = k.relation
+    left join pg_stat_activity a on a.pid = k.pid
+    where k.locktype = 'relation'
+      and k.granted
+      and k.mode = 'ShareUpdateExclusiveLock'
+      and k.database = (select d.oid from pg_database d where d.datname = current_database())
+      and c.relnamespace = 'holdfast'::regnamespace
+      and c.relname like 'duty\_%'
+  ) h
+  where h.since < now_at - interval '1 minute'
+$$;
+comment on function holdfast.duty_holders(timestamptz) is
+  'The sessions that have held a duty for more than a minute, with a sentence on each and what to do.';
