@@ -5,13 +5,14 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import click
 
 from holdfast.cli.application import AppNotFound, load_app
+from holdfast.cli.finished_jobs import shown
 from holdfast.cli.output import plural
 from holdfast.cli.settings import Settings, dsn_option, pass_settings
 from holdfast.cli.times import span
@@ -70,6 +71,7 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
     help="Serve /healthz, /readyz and /metrics: 8080, 127.0.0.1:8080 or unix:/path. "
     "With --processes, each has the next port.",
 )
+@click.option("--quiet", is_flag=True, help="No line for each finished job, also on a terminal.")
 @click.option("--supervised", is_flag=True, hidden=True)
 @pass_settings
 def worker(
@@ -81,6 +83,7 @@ def worker(
     drain: bool,
     log_level: str,
     log_format: str,
+    quiet: bool,
     supervised: bool,
     **options: Any,
 ) -> None:
@@ -90,8 +93,10 @@ def worker(
     current directory is looked into first.
 
     SIGTERM and Ctrl-C stop it in good order: jobs that have not started are given back at once, those that
-    run may finish within --grace. A second signal does not wait. Log lines go to standard error; on a
-    terminal, Ctrl-C is answered there with what is waited for.
+    run may finish within --grace. A second signal does not wait.
+
+    Log lines go to standard error. On a terminal, each finished job has a line there, a failed one its
+    traceback and the time of the next try, and Ctrl-C says what is waited for.
 
     \b
       holdfast worker app:hf
@@ -105,18 +110,21 @@ def worker(
         os.environ["HOLDFAST_DSN"] = settings.dsn
     hf = _checked(load_app(app), app, settings)
     chosen = {name: _number(value) for name, value in options.items() if value is not None}
-    _log_to_stderr(log_level, log_format, chosen.get("name"))
+    shows = sys.stderr.isatty() and log_format == "text" and not quiet
+    _log_to_stderr(log_level, log_format, chosen.get("name"), shows=shows)
     with hf:
         if processes == 1:
             runner = _made(hf, app, chosen)
             if not supervised:
                 emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
-            with _news_of_stopping(chosen.get("name") if supervised else None):
+            who = chosen.get("name") if supervised else None
+            with _news_of_stopping(who), shown(hf, who) if shows else nullcontext():
                 runner.run(drain=drain)
             return
         _made(hf, app, chosen)  # so that a mistake shows here, once, and not in every child
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
         fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])]
+        fixed += ["--quiet"] if quiet else []
         raise SystemExit(Supervisor(_Command(app, chosen, fixed, processes), processes).run())
 
 
@@ -149,12 +157,14 @@ def _number(value: Any) -> Any:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _log_to_stderr(level: str, style: str, name: str | None) -> None:
-    """An app that has set up its own logging keeps it."""
+def _log_to_stderr(level: str, style: str, name: str | None, *, shows: bool) -> None:
+    """An app that has set up its own logging keeps it. What `shows` as a finished job needs no log line."""
     who = f" [{name}]".replace("%", "%%") if name else ""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter(f"%(asctime)s %(levelname)s{who} %(message)s")
     handler.setFormatter(JsonFormatter(name) if style == "json" else plain)
+    if shows:
+        handler.addFilter(lambda record: getattr(record, "event", None) != "job.failed")
     logging.basicConfig(handlers=[handler])
     logging.getLogger("holdfast").setLevel(level.upper())
 
