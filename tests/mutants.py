@@ -372,6 +372,27 @@ MUTANTS = [
         "sql/test_sql_duties.py",
     ),
     Mutant(
+        "upkeep: the number of events of a dead letter is forgotten before them",
+        "upkeep.sql",
+        "'event_count', 'last_at', oldest, '{live,dead_letter}')",
+        "'event_count', 'last_at', oldest, '{live}')",
+        "sql/test_sql_events.py",
+    ),
+    Mutant(
+        "promote: does not see that the clock was set back under a schedule",
+        "promote.sql",
+        "case when holdfast.planned_ahead(s, now_at) then now_at else s.next_at end",
+        "s.next_at",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
+        "fire: a schedule that never fired waits out a clock that was set back",
+        "schedule.sql",
+        "    and holdfast.planned_ahead(s, now_at);\n",
+        "    and s.last_at > now_at + interval '1 minute';\n",
+        "sql/test_sql_schedule.py",
+    ),
+    Mutant(
         "upkeep: orphans only before all known workers",
         "upkeep.sql",
         "coalesce(lag(w.id) over (order by w.id), '00000000-0000-0000-0000-000000000000') as after,",

@@ -307,3 +307,16 @@ def test_events_of_today_go_too(sql, job, publish, clock):
     clock.advance(days=31)
     sql.value("upkeep")
     assert sql("select from holdfast.event") == []
+
+
+def test_a_dead_letter_keeps_the_number_of_its_events_until_it_is_gone(sql, job, publish, clock):
+    for number in range(3):
+        publish(job, f"page.{number}")
+    sql.finish([job], "failed", errors=["no"], retries=[False])
+    clock.advance(days=40)  # longer than finished jobs are kept
+    sql.value("upkeep")
+    sql.value("replay", id=job.id)
+    again = sql.claim_one()
+    publish(again, "page.3")
+    assert sql.one("select events from holdfast.event_count where job_id = %s", job.id) == 6
+    assert sql.job(job.id).events == 6

@@ -521,3 +521,39 @@ def test_a_zone_by_a_short_name_is_refused(sql, refused, zone):
     with refused("HF008") as error:
         sql.value("add_schedule", **MINUTELY, zone=zone)
     assert error.detail["field"] == "zone"
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("history", ["new", "fired", "resumed", "refused"])
+def test_a_schedule_goes_by_a_clock_that_was_set_back(sql, clock, at_noon, jobs, history, every):
+    times = {"cron": None, "every": "1 minute"} if every else {}
+    if history == "resumed":
+        sql.value("add_schedule", **MINUTELY | times)
+        sql.value("pause_schedule", name="report")
+    clock.advance(days=2)
+    if history == "resumed":
+        sql.value("resume_schedule", name="report")
+    else:
+        sql.value("add_schedule", **MINUTELY | times)
+    if history in {"fired", "refused"}:
+        if history == "refused":
+            sql("update holdfast.schedule set task = ''")
+        clock.advance(minutes=2)
+        sql.value("fire")
+        sql("update holdfast.schedule set task = 'report.make'")
+    before = len(jobs())
+    clock.advance(days=-1)
+    sql.value("promote")
+    assert listed(sql).next_at - sql.one("select holdfast.clock()") <= timedelta(minutes=1)
+    assert len(jobs()) == before, "it waits for its next time"
+    clock.advance(minutes=1)
+    assert sql.value("promote") <= timedelta(minutes=1)
+    assert len(jobs()) == before + 1
+
+
+def test_a_schedule_of_release_0_1_that_never_fired_goes_by_a_clock_that_was_set_back(sql, clock, at_noon):
+    sql.value("add_schedule", **MINUTELY)
+    sql("update holdfast.schedule set planned_at = null")
+    clock.advance(days=-1)
+    sql.value("promote")
+    assert listed(sql).next_at - sql.one("select holdfast.clock()") <= timedelta(minutes=1)

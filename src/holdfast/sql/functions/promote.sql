@@ -31,7 +31,7 @@ begin
   end if;
   -- The ticks of schedules fall due as well; and after the clock was ahead, at once.
   next_tick := (
-    select min(case when s.last_at > now_at + interval '1 minute' then now_at else s.next_at end)
+    select min(case when holdfast.planned_ahead(s, now_at) then now_at else s.next_at end)
     from holdfast.schedule s
     where s.paused_at is null);
   if next_tick <= now_at then

@@ -54,6 +54,7 @@ begin
   given.skipped := 0;
   perform holdfast.check_schedule(given);
   given.next_at := holdfast.tick_after(given, now_at);
+  given.planned_at := now_at;
 
   loop
     insert into holdfast.schedule as s select (given).* on conflict (name) do nothing;
@@ -176,11 +177,13 @@ declare
 begin
   given.created_at := case when same_times then known.created_at else now_at end;
   given.next_at := case when same_times then known.next_at else holdfast.tick_after(given, now_at) end;
+  given.planned_at := case when same_times then known.planned_at else now_at end;
   update holdfast.schedule s
   set
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
-    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at, next_at = given.next_at
+    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at, next_at = given.next_at,
+    planned_at = given.planned_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
   return given.next_at;
@@ -284,13 +287,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  now_at timestamptz := holdfast.clock();
   known holdfast.schedule := holdfast.known_schedule(resume_schedule.name);
 begin
   if known.paused_at is null then
     return false;
   end if;
   update holdfast.schedule s
-  set paused_at = null, next_at = holdfast.tick_after(known, holdfast.clock())
+  set paused_at = null, next_at = holdfast.tick_after(known, now_at), planned_at = now_at
   where s.name = known.name;
   perform holdfast.note('resume schedule', known.name);
   perform holdfast.wake_schedulers(known.queue);
@@ -452,9 +456,11 @@ begin
   perform holdfast.check_isolation('fire');
   -- The clock was ahead, and is not any more. No tick comes twice for it.
   update holdfast.schedule s
-  set next_at = holdfast.tick_again(s, now_at), last_at = null
+  set
+    next_at = holdfast.tick_again(s, now_at), planned_at = now_at,
+    last_at = case when s.last_at <= now_at + interval '1 minute' then s.last_at end
   where s.paused_at is null
-    and s.last_at > now_at + interval '1 minute';
+    and holdfast.planned_ahead(s, now_at);
   for due in
     select s.*
     from holdfast.schedule s
@@ -476,7 +482,7 @@ begin
       end if;
       -- One that is refused must stop no other; it is tried again at its next tick.
       update holdfast.schedule s
-      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), skipped = s.skipped + 1
+      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at, skipped = s.skipped + 1
       where s.name = due.name;
     end;
   end loop;
@@ -486,6 +492,16 @@ begin
 end
 $$;
 comment on function holdfast.fire() is 'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next one.';
+
+-- A schedule of 0.1 does not say when its next time was worked out: not before its last one.
+create or replace function holdfast.planned_ahead(given holdfast.schedule, now_at timestamptz)
+returns boolean
+language sql stable
+as $$
+  select coalesce(given.planned_at, greatest(given.last_at, given.created_at)) > now_at + interval '1 minute'
+$$;
+comment on function holdfast.planned_ahead(holdfast.schedule, timestamptz) is
+  'Whether the next time of a schedule was worked out by a clock that has been set back since.';
 
 -- The next tick, or a minute later for a schedule that has none: its zone is not known any more, say.
 create or replace function holdfast.tick_again(given holdfast.schedule, now_at timestamptz)
@@ -538,7 +554,7 @@ begin
     exit when clock_timestamp() > deadline;
   end loop;
   update holdfast.schedule s
-  set next_at = moment, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
+  set next_at = moment, planned_at = now_at, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
   where s.name = due.name;
 end
 $$;

@@ -199,7 +199,7 @@ begin
     + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{live,dead_letter}')
     + holdfast.forget_old('step', 'finished_at', oldest, '{live,dead_letter}')
     + holdfast.forget_old('checkpoint', 'changed_at', oldest, '{live,dead_letter}')
-    + holdfast.forget_old('event_count', 'last_at', oldest, '{live}');
+    + holdfast.forget_old('event_count', 'last_at', oldest, '{live,dead_letter}');
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is
