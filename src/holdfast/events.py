@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
+from holdfast.errors import DatabaseUnavailable
 from holdfast.secret import hide_passwords, mask
 
 T = TypeVar("T")
@@ -56,6 +57,11 @@ _LEVELS = {
     "crashed": logging.ERROR,
     "broken": logging.ERROR,
 }
+
+
+# What every part of a worker says for itself while the database is away: `database.lost` has said it once.
+_PARTS = "claimer promote recover advance upkeep sweep register heartbeat keeper finisher claim start"
+_OF_AN_OUTAGE = {"listener.lost", *(f"{part}.{what}" for part in _PARTS.split() for what in ("failed", "resumed"))}
 
 
 class Bunch(tuple[T, ...]):
@@ -123,7 +129,7 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 
 def log(name: str, fields: Mapping[str, Any]) -> None:
     """The default subscriber: one line `name key=value …`, and both as attributes of the log record."""
-    level = _level(name)
+    level = _level(name, fields)
     if _logger.isEnabledFor(level):
         line = " ".join([name, *(f"{key}={_shown(value)}" for key, value in fields.items())])
         _logger.log(level, "%s", line, extra={"event": name, "fields": fields})
@@ -134,7 +140,9 @@ _subscribers: tuple[Subscriber, ...] = (log,)
 _lock = threading.Lock()
 
 
-def _level(name: str) -> int:
+def _level(name: str, fields: Mapping[str, Any]) -> int:
+    if name in _OF_AN_OUTAGE and isinstance(fields.get("error"), DatabaseUnavailable):
+        return logging.DEBUG
     return _LEVELS.get(name) or _LEVELS.get(name.rpartition(".")[2], logging.INFO)
 
 

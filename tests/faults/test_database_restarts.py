@@ -1,6 +1,7 @@
 """PostgreSQL goes away and comes back, fast or in an instant: workers go on by themselves."""
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,42 @@ def test_restarts_under_load_lose_nothing_and_nobody(hf: Holdfast, database: Dat
     assert database.ask("select count(*) - count(distinct id) from holdfast.finished") == [(0,)]
     assert database.ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
     assert told.named("worker.lost") == []
+
+
+def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(
+    hf: Holdfast, database: Database, work, told, until, caplog
+):
+    @hf.task(name="work")
+    async def handler() -> None: ...
+
+    caplog.set_level("INFO", "holdfast")
+    work(lease_time=60)
+    for number, how in enumerate((signal.SIGINT, signal.SIGQUIT), 1):
+        caplog.clear()
+        failures, lost = len(told.named("claimer.failed")), len(told.named("database.lost"))
+        database.stop(how)
+        told.wait_for("claimer.failed", failures + 2)
+        told.wait_for("promote.failed", number)
+        database.start()
+        told.wait_for("database.back", number)
+        # A report finds its connection broken only now, and that is no news.
+        job = hf.enqueue("work")
+        until(lambda job=job: job.refresh().state == "completed", timeout=30)
+        assert [record.event for record in caplog.records] == ["database.lost", "database.back"]
+        assert len(told.named("database.lost")) == lost + 1
+        assert re.fullmatch(r"database.back worker=\S+ after=\d+\.\ds", caplog.messages[-1])
+
+
+def test_a_single_connection_that_was_ended_is_soon_back(hf: Holdfast, database: Database, work, told, caplog):
+    hf.task(name="work")(lambda: None)
+    caplog.set_level("INFO", "holdfast")
+    work(lease_time=60)
+    caplog.clear()
+    database.ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'"
+    )
+    told.wait_for("database.back")
+    assert [record.event for record in caplog.records] == ["database.lost", "database.back"]
 
 
 def test_an_outage_longer_than_the_lease_declares_nobody_dead(

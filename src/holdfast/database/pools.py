@@ -42,6 +42,7 @@ from holdfast.calls import Call
 from holdfast.database.bulk import FEW, Batch, aload, batches, load
 from holdfast.database.carriers import arun_on, run_on
 from holdfast.database.direct import NEVER_RAN, DirectAsyncConnection, DirectConnection
+from holdfast.database.outage import Outage
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
     DEADLINE,
@@ -123,9 +124,17 @@ class Database:
         with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
             yield connection
 
-    def session(self, *settings: tuple[str, str], deadline: float = DEADLINE) -> Session:
+    def session(
+        self, *settings: tuple[str, str], deadline: float = DEADLINE, outage: Outage | None = None
+    ) -> Session:
         """A connection of a worker's own, with these session settings."""
-        return Session(self.dsn, settings, deadline=deadline, transaction_pooling=self.transaction_pooling)
+        return Session(
+            self.dsn,
+            settings,
+            deadline=deadline,
+            transaction_pooling=self.transaction_pooling,
+            outage=outage,
+        )
 
     def listening_session(
         self,
@@ -134,10 +143,11 @@ class Database:
         channels: Sequence[Call[str]],
         heard: Callable[[], None],
         lost: Callable[[DatabaseUnavailable], None],
+        outage: Outage | None = None,
     ) -> Session:
         """One that also tells of notifications; not through a pooler of transactions."""
         return ListeningSession(
-            self.dsn, settings, deadline=deadline, channels=channels, heard=heard, lost=lost
+            self.dsn, settings, deadline=deadline, channels=channels, heard=heard, lost=lost, outage=outage
         )
 
     def listener(self) -> Listener:

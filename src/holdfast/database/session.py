@@ -15,8 +15,9 @@ from psycopg.rows import tuple_row
 from holdfast.calls import Call
 from holdfast.database.carriers import statement
 from holdfast.database.direct import DirectAsyncConnection, ListeningConnection
+from holdfast.database.outage import Outage
 from holdfast.database.translation import closed, collisions, translated, unavailable
-from holdfast.errors import BadValue, DatabaseUnavailable
+from holdfast.errors import BadValue, DatabaseUnavailable, HoldfastError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncConnection[Any])
@@ -93,8 +94,13 @@ class Session(_Line[DirectAsyncConnection]):
         *,
         deadline: float = DEADLINE,
         transaction_pooling: bool = False,
+        outage: Outage | None = None,
     ) -> None:
         super().__init__(dsn)
+        self._outage = outage or Outage()
+        self._purpose = dict(settings).get("application_name", "")
+        # How many outages had ended when the connection was made; `None` without one.
+        self._made: int | None = None
         self._deadline = deadline
         self._transaction_pooling = transaction_pooling
         self._settings = (*settings, ("default_transaction_isolation", "read committed"))
@@ -104,15 +110,34 @@ class Session(_Line[DirectAsyncConnection]):
         seconds = deadline or self._deadline
         async with self._lock:
             connection = self._connection
-            if connection is None or connection.closed or self._transaction_pooling or not call.plain:
-                return await self._within(seconds, self._carry(call))
-            return await self._ask(connection, call, seconds)
+            try:
+                if connection is None or connection.closed or self._transaction_pooling or not call.plain:
+                    answer = await self._within(seconds, self._carry(call))
+                else:
+                    answer = await self._ask(connection, call, seconds)
+            except DatabaseUnavailable as error:
+                self._failed(error)
+                raise
+            except HoldfastError:
+                self._answered()
+                raise
+            self._answered()
+            return answer
+
+    def _failed(self, error: DatabaseUnavailable) -> None:
+        self._outage.began(self._purpose, error, made=self._made)
+        self._made = None
+
+    def _answered(self) -> None:
+        if self._outage.without:
+            self._outage.over_for(self._purpose)
 
     async def open(self) -> None:
         """Connect, while there is something else to wait for: else the first call does."""
         async with self._lock:
             if self._connection is None:
                 await self._within(self._deadline, self._connect())
+                self._made = self._outage.ended
 
     async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
@@ -151,7 +176,9 @@ class Session(_Line[DirectAsyncConnection]):
     async def _carry(self, call: Call[T]) -> T:
         connection = self._connection
         if connection is None or connection.closed:
+            self._made = None
             connection = await self._connect()
+            self._made = self._outage.ended
         with closed(), collisions():
             if not self._transaction_pooling:
                 return await _ask(connection, call)
@@ -198,8 +225,9 @@ class ListeningSession(Session):
         channels: Sequence[Call[str]],
         heard: Callable[[], None],
         lost: Callable[[DatabaseUnavailable], None],
+        outage: Outage | None = None,
     ) -> None:
-        super().__init__(dsn, settings, deadline=deadline)
+        super().__init__(dsn, settings, deadline=deadline, outage=outage)
         self._channels = channels
         self._heard = heard
         self._lost = lost
@@ -271,6 +299,7 @@ class ListeningSession(Session):
             self._unwatch()
             self._connection = None
             connection.pgconn.finish()
+            self._failed(error)
             self._gone(error)
             self._heard()  # to look is to connect anew
         else:

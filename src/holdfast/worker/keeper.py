@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 
 from holdfast import calls
-from holdfast.database import Database
+from holdfast.database import Database, Outage
 from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.events import emit
 from holdfast.worker.duties import AT_WORK
@@ -47,6 +47,7 @@ class Keeper:
         lost: Callable[[WorkerLost], None],
         lost_jobs: Callable[[list[Running]], None],
         called_off: Callable[[dict[str, str]], None],
+        outage: Outage,
     ) -> None:
         """`lost`, `lost_jobs` and `called_off` (ids and leases) are called in the loop's thread."""
         self._hands = hands
@@ -67,6 +68,7 @@ class Keeper:
             ("application_name", "holdfast keeper"),
             ("lock_timeout", f"{min(lease_time / 12, 1.0) * 1000:.0f}ms"),
             deadline=max(lease_time / 6, 1.0),
+            outage=outage,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None

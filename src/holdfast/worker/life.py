@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast import calls
 from holdfast.calls import Claimed
-from holdfast.database import Database, Session
+from holdfast.database import Database, Outage, Session
 from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
@@ -78,6 +78,7 @@ class Life:
         self._lost = asyncio.Event()
         self._hands = Hands()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
+        self._outage = Outage()
         # A lost claim is only claimed again, so a claim need not wait for the disk.
         claiming = ("application_name", "holdfast claimer"), ("synchronous_commit", "off")
         if settings.notify:
@@ -87,17 +88,22 @@ class Life:
                 channels=[calls.channel(queue) for queue in settings.queues or ["*"]],
                 heard=self._notified,
                 lost=self._deaf,
+                outage=self._outage,
             )
         else:
-            self._claiming = database.session(*claiming, deadline=deadline)
+            self._claiming = database.session(*claiming, deadline=deadline, outage=self._outage)
         self._finishing = database.session(
-            ("application_name", "holdfast finisher"), ("lock_timeout", "1s"), deadline=deadline
+            ("application_name", "holdfast finisher"),
+            ("lock_timeout", "1s"),
+            deadline=deadline,
+            outage=self._outage,
         )
         self._serving = database.session(
             ("application_name", "holdfast duties"),
             ("lock_timeout", "2s"),
             ("synchronous_commit", "off"),
             deadline=deadline,
+            outage=self._outage,
         )
         # Each handler may have one in a transaction of its own, and one to say something meanwhile, whatever
         # others do with the application's.
@@ -194,6 +200,7 @@ class Life:
             version=_VERSION,
         )
         self._id = await self._serving.run(call)
+        self._outage.of_worker(self._id)
         self._hands.good_until = begun + self._lease_time
         self._claimer.start_over(self._id)
         self._keeper = Keeper(
@@ -204,6 +211,7 @@ class Life:
             lost=self._declared_lost,
             lost_jobs=self._drop,
             called_off=self._call_off,
+            outage=self._outage,
         )
         self._keeper.start()
         emit(

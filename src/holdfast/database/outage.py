@@ -1,0 +1,55 @@
+"""One word when a worker loses its database, and one when it has it back, however many connections it has.
+
+Each connection notices for itself, and at its own time. The outage begins with the first that fails and ends
+when none is left that has failed. A connection that stood idle may only be found broken afterwards: it was
+made before the end of that outage, so it begins no new one.
+"""
+
+import threading
+import time
+
+from holdfast.errors import DatabaseUnavailable
+from holdfast.events import emit
+
+
+class Outage:
+    """Shared by the connections of one worker, which are in several threads; each is known by its purpose."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since = 0.0
+        self._worker = ""
+        # The connections that have failed since the outage began. Empty while all is well.
+        self.without: set[str] = set()
+        # How many outages have ended.
+        self.ended = 0
+
+    def of_worker(self, worker: str) -> None:
+        """Name the worker in what is told from now on."""
+        self._worker = worker
+
+    def began(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
+        """Note that this connection failed.
+
+        `made` is how many outages had ended when it was made, `None` if it could not be made.
+        """
+        with self._lock:
+            if made is not None and made < self.ended:
+                return
+            first = not self.without
+            self.without.add(purpose)
+            if first:
+                self._since = time.monotonic()
+        if first:
+            emit("database.lost", worker=self._worker, error=error)
+
+    def over_for(self, purpose: str) -> None:
+        """Note that this connection works again."""
+        with self._lock:
+            if purpose not in self.without:
+                return
+            self.without.discard(purpose)
+            last, seconds = not self.without, time.monotonic() - self._since
+            self.ended += last
+        if last:
+            emit("database.back", worker=self._worker, after=f"{seconds:.1f}s")
