@@ -61,7 +61,10 @@ _LEVELS = {
 
 # What every part of a worker says for itself while the database is away: `database.lost` has said it once.
 _PARTS = "claimer promote recover advance upkeep sweep register heartbeat keeper finisher claim start"
-_OF_AN_OUTAGE = {"listener.lost", *(f"{part}.{what}" for part in _PARTS.split() for what in ("failed", "resumed"))}
+_OF_AN_OUTAGE = {
+    "listener.lost",
+    *(f"{part}.{what}" for part in _PARTS.split() for what in ("failed", "resumed")),
+}
 
 
 class Bunch(tuple[T, ...]):

@@ -141,7 +141,7 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(
         assert re.fullmatch(r"database.back worker=\S+ after=\d+\.\ds", caplog.messages[-1])
 
 
-def test_a_single_connection_that_was_ended_is_soon_back(hf: Holdfast, database: Database, work, told, caplog):
+def test_a_single_connection_that_was_ended_is_soon_back(hf: Holdfast, database, work, told, caplog):
     hf.task(name="work")(lambda: None)
     caplog.set_level("INFO", "holdfast")
     work(lease_time=60)
