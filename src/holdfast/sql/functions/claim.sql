@@ -6,7 +6,8 @@
 --
 -- Each lane is read from its head, never from the beginning of the index: see
 -- advance.sql. Higher priority goes first; within a priority suspects, then
--- returned jobs, then fresh ones in the order of their arrival. A claim has one
+-- returned jobs, then fresh ones, each in the order of their arrival across all
+-- lanes: a job is overtaken only by jobs of the same claim. A claim has one
 -- suspect at most, which comes last. It is bounded in bytes of payload too, but
 -- never below one job. Who has enough to do may ask for what goes before it alone:
 -- for jobs `above` a priority.
@@ -43,8 +44,9 @@ declare
   room bigint := 16 * 1024 * 1024;
   level record;
   picked record;
-  shares integer[];
-  glance integer;
+  wanted integer;
+  passed integer;
+  cut bigint;
   in_order boolean;
   its_queue text;
   its_priority integer;
@@ -114,7 +116,7 @@ begin
   <<levels>>
   for level in
     select
-      l.priority, l.kind, count(*)::integer as amount,
+      l.priority, l.kind, count(*)::integer as amount, min(l.queue) = max(l.queue) as is_one_queue,
       array_agg(l.id) as ids, array_agg(l.first) as firsts, array_agg(l.queue) as queues
     from (
       select l.* from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
@@ -123,79 +125,45 @@ begin
     group by l.priority, l.kind
     order by l.priority desc, l.kind desc
   loop
-    its_queue := level.queues[1];
     its_priority := level.priority;
     is_suspect := level.kind = 2;
-    -- How many to take from each lane.
-    if is_suspect then
-      continue when holdfast.has_fresh_suspect(consumer, now_at);
-      shares := array_fill(1, array[level.amount]);
-    elsif level.amount = 1 then
-      shares := array[remaining];
-    else
-      -- As many as it has among the next `remaining` jobs, by seq. To look at
-      -- that many of each lane would cost more than the claim, so it is twice an
-      -- even share; lanes that have more than that share what is then missing.
-      glance := 2 * remaining / level.amount + 8;
-      select array_agg(
-        s.share + case when s.share = glance and s.missing > 0 then (s.missing + s.long - 1) / s.long else 0 end
-        order by s.n)
-      into shares
-      from (
-        select
-          l.n,
-          coalesce(c.share, 0)::integer as share,
-          (remaining - sum(c.share) over ())::integer as missing,
-          (count(*) filter (where c.share = glance) over ())::integer as long
-        from generate_series(1, level.amount) l (n)
-        left join (
-          select ahead.n, count(*) as share
-          from (
-            select l.n, j.seq
-            from unnest(level.ids, level.firsts) with ordinality l (id, first, n)
-            cross join lateral (
-              select j.seq
-              from holdfast.live j
-              where j.lane_id = l.id
-                and j.state = 'pending'
-                and j.seq >= l.first
-              order by j.seq
-              limit glance
-            ) j
-            order by j.seq
-            limit remaining
-          ) ahead
-          group by ahead.n
-        ) c on c.n = l.n
-      ) s;
-    end if;
+    continue when is_suspect and holdfast.has_fresh_suspect(consumer, now_at);
+    passed := 0;
 
-    for look in 1..2 loop
+    loop
+      wanted := case when is_suspect then 1 else remaining end;
+      -- Up to the place where the oldest of all lanes end: whatever is behind them has to wait.
+      cut := case
+        when level.amount = 1 then 9223372036854775807
+        else holdfast.reach(level.ids, level.firsts, greatest(wanted, passed / 4))
+      end;
       -- Lock them, and note where they lie: the rows stay there until we write.
       select
         array_agg(k.place) as places,
         array_agg(k.n) filter (where level.amount > 1) as at,
         array_agg(k.seq) filter (where level.amount > 1) as seqs,
+        min(k.n) <> max(k.n) as is_mixed,
         count(*)::integer as found,
-        least(count(*), case when is_suspect then 1 else remaining end)::integer as amount,
+        least(count(*), wanted)::integer as amount,
         coalesce(sum(k.bytes), 0) as total
       into picked
       from (
         select j.place, j.seq, j.bytes, l.n
-        from unnest(level.ids, level.firsts, shares) with ordinality l (id, first, share, n)
+        from unnest(level.ids, level.firsts) with ordinality l (id, first, n)
         cross join lateral (
           select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) as bytes
           from holdfast.live j
           where j.lane_id = l.id
             and j.state = 'pending'
-            and j.seq >= l.first
+            and j.seq between l.first and cut
             and j.attempt < j.max_attempts
           order by j.seq
-          limit l.share
+          limit wanted
           for update skip locked
         ) j
+        where l.first <= cut
       ) k;
-      if level.amount > 1 then -- each lane is in order, but not all together
+      if picked.is_mixed then -- each lane is in order, but not all together
         select array_agg(k.place order by k.seq), array_agg(k.n order by k.seq)
         into picked.places, picked.at
         from unnest(picked.places, picked.at, picked.seqs) k (place, n, seq);
@@ -211,7 +179,8 @@ begin
 
       -- To join by place begins a scan for each job, and each asks the system how long the table is: 1 µs.
       -- Where they lie in the order of the lane, as after a bulk enqueue, one scan finds all of them.
-      in_order := level.amount = 1
+      its_queue := level.queues[coalesce(picked.at[1], 1)];
+      in_order := (level.is_one_queue or not picked.is_mixed)
         and picked.places[1] < picked.places[picked.found / 2]
         and picked.places[picked.found / 2] < picked.places[picked.found]
         and picked.places = array(select p.place from unnest(picked.places) p (place) order by p.place);
@@ -257,10 +226,23 @@ begin
       end if;
       exit levels when remaining = 0;
       exit levels when picked.found > picked.amount; -- enough bytes
-      -- There were enough, but others have locked them or their attempts are
-      -- used up: look further once, before anything less urgent is taken.
-      exit when level.amount = 1 or (select sum(s) from unnest(shares) s) < remaining + picked.amount;
-      shares := array_fill(remaining, array[level.amount]);
+      exit when cut = 9223372036854775807; -- there are no more
+      -- Others have locked some of them, or their attempts are used up: look further from there, before anything
+      -- less urgent is taken. The more were passed in vain, the further: then more may be locked than are taken.
+      passed := passed + greatest(wanted, passed / 4);
+      select count(*)::integer, array_agg(l.id), array_agg(j.seq), array_agg(l.queue)
+      into level.amount, level.ids, level.firsts, level.queues
+      from unnest(level.ids, level.queues) l (id, queue)
+      cross join lateral (
+        select j.seq
+        from holdfast.live j
+        where j.lane_id = l.id
+          and j.state = 'pending'
+          and j.seq > cut
+        order by j.seq
+        limit 1
+      ) j;
+      exit when level.amount = 0;
     end loop;
   end loop;
 end
@@ -292,6 +274,88 @@ as $$
     and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
 $$;
 comment on function holdfast.lanes_at_work(text[], text[], integer) is 'The lanes that have jobs to claim, and the place of the first one.';
+
+-- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first
+-- job of each; the largest place there is, if there are fewer jobs.
+--
+-- To look at that many jobs of each lane would cost more than the claim. So the first look
+-- covers twice an even share. A lane that has this many jobs before the place found so far
+-- may have more of them there, and is looked into further, until no lane can. Equal lanes
+-- need one look. Where one lane holds all the oldest jobs, its own jobs are the answer.
+create or replace function holdfast.reach(lanes integer[], firsts bigint[], amount integer)
+returns bigint
+language plpgsql volatile
+as $$
+declare
+  furthest constant bigint := 9223372036854775807;
+  ids integer[];
+  starts bigint[];
+  ahead bigint[] := '{}';
+  cut bigint;
+  glance integer;
+begin
+  -- At most this far: so many lanes have a job up to here, or the lane with the oldest job has so many.
+  select least(
+    furthest,
+    (select f from unnest(firsts) f order by f offset amount - 1 limit 1),
+    (
+      select j.seq
+      from (select l.id, l.first from unnest(lanes, firsts) l (id, first) order by l.first limit 1) l
+      cross join lateral (
+        select j.seq
+        from holdfast.live j
+        where j.lane_id = l.id
+          and j.state = 'pending'
+          and j.seq >= l.first
+        order by j.seq
+        offset amount - 1
+        limit 1
+      ) j
+    ))
+  into cut;
+  select array_agg(l.id), array_agg(l.first) into ids, starts
+  from unnest(lanes, firsts) l (id, first)
+  where l.first <= cut;
+  if cardinality(ids) = 1 then
+    return cut;
+  end if;
+  loop
+    glance := least(amount, 2 * amount / cardinality(ids) + 8);
+    with looked as materialized (
+      select l.id, s.seqs
+      from unnest(ids, starts) l (id, first)
+      cross join lateral (
+        select array(
+          select j.seq
+          from holdfast.live j
+          where j.lane_id = l.id
+            and j.state = 'pending'
+            and j.seq between l.first and cut
+          order by j.seq
+          limit glance
+        ) as seqs
+      ) s
+    ),
+    merged as materialized (
+      select array(
+        (select unnest(ahead) as seq union all select unnest(l.seqs) from looked l) order by seq limit amount
+      ) as seqs
+    )
+    select
+      m.seqs, coalesce(m.seqs[amount], furthest),
+      array_agg(l.id) filter (where l.seqs[glance] < coalesce(m.seqs[amount], furthest)),
+      array_agg(l.seqs[glance] + 1) filter (where l.seqs[glance] < coalesce(m.seqs[amount], furthest))
+    into ahead, cut, ids, starts
+    from merged m
+    left join looked l on true
+    group by m.seqs;
+    exit when ids is null;
+  end loop;
+  return cut;
+end
+$$;
+comment on function holdfast.reach(integer[], bigint[], integer) is
+  'The place up to which the oldest jobs of several lanes lie, so many of them together.';
 
 create or replace function holdfast.attending(worker uuid, now_at timestamptz)
 returns setof boolean
