@@ -46,6 +46,7 @@ _LEVELS = {
     "jobs.recovered": logging.WARNING,  # a worker has died, and perhaps a job with it for the last time
     "failed": logging.WARNING,
     "lost": logging.WARNING,
+    "locked": logging.WARNING,
     "refused": logging.WARNING,
     "kept": logging.WARNING,
     "interrupted": logging.WARNING,

@@ -19,6 +19,7 @@ from holdfast.calls.base import (
     Rows as Rows,
 )
 from holdfast.calls.claiming import (
+    LOCKED as LOCKED,
     Claimed as Claimed,
     Refusal as Refusal,
     Report as Report,
@@ -58,6 +59,7 @@ from holdfast.calls.inside import (
     Memory as Memory,
     Progress as Progress,
     Published as Published,
+    Unwritten as Unwritten,
     keep_step as keep_step,
     memory as memory,
     not_held as not_held,

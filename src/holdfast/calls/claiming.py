@@ -95,6 +95,10 @@ def complete(job_id: str, lease: str, result: str | None) -> Call[None]:
     return _complete(nothing, job_id, lease, result)
 
 
+# The SQLSTATE of a report on a job that another transaction has locked: it is to be repeated later.
+LOCKED = "55P03"
+
+
 class Refusal(NamedTuple):
     """A report that changed nothing, and why."""
 
@@ -108,12 +112,13 @@ class Refusal(NamedTuple):
 _finish = function(
     "finish",
     "ids uuid[], leases uuid[], outcomes text[], results jsonb[], errors text[], tracebacks text[], "
-    "retries boolean[], delays interval[], durations double precision[]",
+    "retries boolean[], delays interval[], durations double precision[], skip_locked boolean",
     "id::text, sqlstate, message, state, lease::text",
 )
 
 
 def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
+    """Write these reports. It waits for no other transaction: see `LOCKED`."""
     # In the order of ids, as the rows are locked: then the function need not look for each again.
     reports = sorted(reports, key=attrgetter("id"))
     leases = [report.lease for report in reports]  # one may stand for all
@@ -131,6 +136,7 @@ def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
         given(retries),
         given(delays),
         _durations([report.seconds for report in reports]),
+        True,
     )
 
 

@@ -9,20 +9,21 @@ from holdfast.calls.base import Call, Rows, column, function, given, interval, o
 
 _start = function(
     "start",
-    "ids uuid[], leases uuid[], seconds double precision[], timeouts interval[], once boolean[]",
-    "start::text",
+    "ids uuid[], leases uuid[], seconds double precision[], timeouts interval[], once boolean[], "
+    "skip_locked boolean",
+    "start::text, locked",
 )
 _not_held = function("not_held", "ids uuid[], leases uuid[]", "not_held::text")
 _progress_many = function(
     "progress_many",
     "ids uuid[], leases uuid[], percents integer[], stages text[], messages text[], steps text[], "
-    "states jsonb[]",
-    "progress_many::text",
+    "states jsonb[], skip_locked boolean",
+    "progress_many::text, locked",
 )
 _publish_many = function(
     "publish_many",
-    "ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[]",
-    "publish_many::text",
+    "ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean",
+    "publish_many::text, locked",
 )
 _keep_step = function(
     "keep_step",
@@ -32,16 +33,32 @@ _keep_step = function(
 _memory = function("memory", "id uuid", "state::text, names, results")
 
 
-def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[list[str]]:
-    """Write down that these run; answers with those that are no longer held."""
-    return _start.plain(column, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None)
+class Unwritten(NamedTuple):
+    """The jobs of which nothing was written: no longer held, or locked by another transaction."""
+
+    gone: set[str]
+    locked: set[str]
 
 
-def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool) -> Call[list[str]]:
+def _read_unwritten(rows: Rows) -> Unwritten:
+    locked = {job_id for job_id, locked in rows if locked}
+    return Unwritten({job_id for job_id, _ in rows} - locked, locked)
+
+
+def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[Unwritten]:
+    """Write down that these run, except those that another transaction has locked."""
+    return _start.plain(
+        _read_unwritten, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None, True
+    )
+
+
+def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool) -> Call[Unwritten]:
     """The same before it runs, with its deadline, and whether it may never run again."""
     deadline = None if timeout is None else arrays.texts([interval(timeout)])
     mark = arrays.words([str(once)])
-    return _start.plain(column, arrays.words([job_id]), arrays.words([lease]), None, deadline, mark)
+    return _start.plain(
+        _read_unwritten, arrays.words([job_id]), arrays.words([lease]), None, deadline, mark, True
+    )
 
 
 def not_held(ids: list[str], leases: list[str]) -> Call[list[str]]:
@@ -61,10 +78,10 @@ class Progress(NamedTuple):
     state: str | None = None
 
 
-def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
-    """Write down how far these are; answers with those that are no longer held."""
+def progress_many(reports: Sequence[Progress]) -> Call[Unwritten]:
+    """Write down how far these are, except those that another transaction has locked."""
     return _progress_many.plain(
-        column,
+        _read_unwritten,
         arrays.words([report.id for report in reports]),
         arrays.words([report.lease for report in reports]),
         arrays.numbers([report.percent for report in reports]),
@@ -72,6 +89,7 @@ def progress_many(reports: Sequence[Progress]) -> Call[list[str]]:
         arrays.texts([report.message for report in reports]),
         given([report.step for report in reports]),
         given([report.state for report in reports]),
+        True,
     )
 
 
@@ -85,15 +103,16 @@ class Published(NamedTuple):
     data: str | None
 
 
-def publish_many(events: Sequence[Published]) -> Call[list[str]]:
-    """Write these events, each once; answers with the jobs that are no longer held."""
+def publish_many(events: Sequence[Published], *, skip_locked: bool = False) -> Call[Unwritten]:
+    """Write these events, each once."""
     return _publish_many.plain(
-        column,
+        _read_unwritten,
         arrays.words([event.id for event in events]),
         arrays.words([event.lease for event in events]),
         arrays.numbers([event.number for event in events]),
         arrays.texts([event.name for event in events]),
         arrays.texts([event.data for event in events]),
+        skip_locked,
     )
 
 

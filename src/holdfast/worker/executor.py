@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any, assert_never
 
 from holdfast import calls
-from holdfast.calls import Call, Claimed, Memory, Report
+from holdfast.calls import Call, Claimed, Memory, Report, Unwritten
 from holdfast.database import Database
-from holdfast.errors import NotReady
+from holdfast.errors import Collision, NotReady
 from holdfast.events import emit
 from holdfast.job import Cancel, Done, Failed, GiveUp, Interrupted, Outcome, Released, Retry, Snooze, Stop
 from holdfast.options import TaskOptions
@@ -28,6 +28,7 @@ from holdfast.worker.threads import Threads
 
 # Among the headers of a job that begins anew with its attempts: replayed, or not to blame for a death.
 _RESUMES = '"resumes"'
+_LOCKED = "another transaction has locked the job"
 
 
 class Executor:
@@ -37,7 +38,7 @@ class Executor:
         self,
         registry: Registry,
         database: Database,
-        record: Callable[[Call[list[str]]], Awaitable[list[str]]],
+        record: Callable[[Call[Unwritten]], Awaitable[Unwritten]],
     ) -> None:
         """`record` carries a call durably."""
         self._registry = registry
@@ -130,14 +131,18 @@ class Executor:
         job = running.job
         start = calls.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
         try:
-            gone = await self._record(start)
+            unwritten = await self._record(start)
         except NotReady as error:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return False
+        if unwritten.locked:
+            # To wait here would keep the slot, most often for nothing: the job is being cancelled.
+            emit("start.failed", job=job.id, task=job.task, error=Collision(_LOCKED))
+            return False
         running.recorded, running.begun = True, time.monotonic()
-        if gone:
+        if unwritten.gone:
             emit("job.not_started", job=job.id, task=job.task)
-        return not gone
+        return not unwritten.gone
 
     def report(self, job: Claimed, outcome: Outcome, *, seconds: float | None = None) -> Report:
         """The outcome as the database is told; a result has been encoded already."""

@@ -161,7 +161,8 @@ class Keeper:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
     async def _flush(self) -> None:
-        await self._hear_cancels()  # first: it waits for nobody
+        """None of this waits for another transaction: jobs that one has locked are left for the next time."""
+        await self._hear_cancels()
         running = self._at_work()
         at_work = running.values()
         gone = await self._flush_starts(at_work)
@@ -190,8 +191,7 @@ class Keeper:
     async def _apart(
         self, them: list[Running], write: Callable[[list[Running]], Awaitable[set[str]]]
     ) -> set[str]:
-        """Write of all of them at once; or of each alone, where one holds up the others: by a lock on its
-        row, or by a word that the database refuses."""
+        """Write of all of them at once, or of each alone where the database refuses what one has said."""
         if not them:
             return set()
         try:
@@ -211,23 +211,25 @@ class Keeper:
 
     async def _record(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
-        gone = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
+        unwritten = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
         for it in long:
-            it.recorded = True
-        return set(gone)
+            it.recorded = it.job.id not in unwritten.locked
+        return unwritten.gone
 
     async def _flush_events(self, running: Iterable[Running]) -> set[str]:
         said = [it for it in running if it.context and it.context.notes.has_events]
         return await self._apart(said, self._publish)
 
     async def _publish(self, said: list[Running]) -> set[str]:
-        own = [(it.context.notes, it.context.notes.unpublished()) for it in said if it.context]
-        gone: set[str] = set()
-        for some in portions([event for _, events in own for event in events]):
-            lost = await self._session.run(calls.publish_many(some))
-            gone.update(lost)
-        for notes, events in own:
-            notes.published(events)
+        own = [(it.job.id, it.context.notes, it.context.notes.unpublished()) for it in said if it.context]
+        gone, locked = set[str](), set[str]()
+        for some in portions([event for _, _, events in own for event in events]):
+            unwritten = await self._session.run(calls.publish_many(some, skip_locked=True))
+            gone |= unwritten.gone
+            locked |= unwritten.locked
+        for job_id, notes, events in own:
+            if job_id not in locked:
+                notes.published(events)
         return gone
 
     async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
@@ -237,10 +239,12 @@ class Keeper:
     async def _note(self, said: list[Running]) -> set[str]:
         notes = [(it, it.context.notes, it.context.notes.note) for it in said if it.context]
         reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
-        gone = await self._session.run(calls.progress_many([report for _, _, report in reports if report]))
+        call = calls.progress_many([report for _, _, report in reports if report])
+        unwritten = await self._session.run(call)
         for it, note, _ in reports:
-            it.written = note
-        return set(gone)
+            if it.job.id not in unwritten.locked:
+                it.written = note
+        return unwritten.gone
 
 
 class _Watch:

@@ -364,7 +364,7 @@ class Life:
             pass  # the duty tries again, and tells
 
     async def _wind_down(self) -> None:
-        unstarted = self._hands.close()
+        unstarted, grace_ends = self._hands.close(), time.monotonic() + self._settings.grace
         emit(
             "worker.stopping",
             worker=self._id,
@@ -375,13 +375,20 @@ class Life:
         for job in unstarted:
             self._release(job)
         await self._slots.finish(grace=self._settings.grace, hurry=self._hurry)
-        await self._written()
+        await self._written(grace_ends)
 
-    async def _written(self) -> None:
-        """Wait for the reports that were handed in, though not for ever."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._last_words):
-                await self._finisher.idle()
+    async def _written(self, grace_ends: float = 0.0) -> None:
+        """Wait for the reports: until the grace has passed, and always for a moment."""
+        hurried = asyncio.create_task(self._hurry.wait())
+        idle = asyncio.create_task(self._finisher.idle())
+        try:
+            patience = max(grace_ends - time.monotonic(), LAST_WORDS_SECONDS)
+            await asyncio.wait({idle, hurried}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+            if self._hurry.is_set():
+                await asyncio.wait({idle}, timeout=HURRIED_SECONDS)
+        finally:
+            hurried.cancel()
+            idle.cancel()
 
     @property
     def _last_words(self) -> float:

@@ -121,9 +121,12 @@ comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an eve
 
 -- The same for many, as a worker flushes them. Its events of one lease are
 -- numbered, so that what is sent again after a lost reply is written once. Returns
--- the jobs that are no longer held.
-create or replace function holdfast.publish_many(ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[])
-returns setof uuid
+-- the jobs that are no longer held; with `skip_locked` also those that another
+-- transaction has locked, of which nothing was written.
+drop function if exists holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[]); -- without skip_locked
+create or replace function holdfast.publish_many(
+  ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean default false)
+returns table (publish_many uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -135,19 +138,21 @@ as $$
 declare
   jobs uuid[];
   job_leases uuid[];
-  gone uuid[];
+  others uuid[];
+  are_locked boolean[];
   held uuid[];
   published integer[];
 begin
   perform holdfast.check_event(e.name, e.data) from unnest(names, datas) e (name, data);
   select array_agg(d.id), array_agg(d.lease) into jobs, job_leases
   from (select distinct r.id, r.lease from unnest(ids, leases) r (id, lease)) d;
-  gone := array(select holdfast.start(jobs, job_leases));
+  select coalesce(array_agg(s.start), '{}'), array_agg(s.locked) into others, are_locked
+  from holdfast.start(jobs, job_leases, skip_locked => publish_many.skip_locked) s;
   -- Whoever publishes for the same job at the same time waits here.
   select array_agg(x.job_id), array_agg(x.published) into held, published
   from (
     select x.job_id, x.published
-    from (select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(gone) order by r.id offset 0) r
+    from (select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(others) order by r.id offset 0) r
     cross join lateral (
       select x.job_id, x.published from holdfast.running x where x.job_id = r.id and x.lease = r.lease for update
     ) x
@@ -170,11 +175,11 @@ begin
   from (select e.id, max(e.number) as number from unnest(ids, numbers) e (id, number) group by e.id) p
   where x.job_id = p.id
     and x.job_id = any(held);
-  return query select unnest(gone);
+  return query select * from unnest(others, are_locked);
 end
 $$;
-comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[]) is
-  'Publish numbered events of running jobs; returns the jobs that are no longer held.';
+comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[], boolean) is
+  'Publish numbered events of running jobs; returns the jobs that are no longer held, and with skip_locked those that another transaction has locked.';
 
 -- Reading. A cursor says what was seen: for one job the id of its last event; for a
 -- queue, or all of them, a snapshot, because transactions may commit late. What is

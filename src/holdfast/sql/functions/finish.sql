@@ -11,7 +11,13 @@
 -- refused ones, each with its SQLSTATE; a report that is only repeated, because
 -- the reply to the first was lost, counts as accepted.
 --
+-- With `skip_locked` it waits for no job that another transaction has locked, such
+-- as an open cancel: it leaves the job as it is and returns it as 55P03. Report on
+-- that job again a little later.
+--
 -- Lock order: rows of `live` by id, then everything that hangs on them.
+drop function if exists holdfast.finish(
+  uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[]); -- without skip_locked
 create or replace function holdfast.finish(
   ids uuid[],
   leases uuid[],
@@ -21,7 +27,8 @@ create or replace function holdfast.finish(
   tracebacks text[] default null,
   retries boolean[] default null,
   delays interval[] default null,
-  durations double precision[] default null
+  durations double precision[] default null,
+  skip_locked boolean default false
 )
 returns setof holdfast.refusal
 language plpgsql volatile security definer
@@ -37,7 +44,8 @@ as $$
 declare
   now_at timestamptz;
   mixed boolean := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
-  locked boolean := mixed;
+  locked boolean := mixed or skip_locked;
+  shown uuid[];
   found record;
   lanes record;
   places tid[];
@@ -53,30 +61,47 @@ begin
     leases := array_fill(leases[1], array[cardinality(ids)]);
   end if;
   perform holdfast.check_reports(ids, leases, outcomes);
+  shown := leases;
 
   -- Ends that are all good are written without a lock beforehand, if the ids are
   -- sorted: the rows are then locked in that order as they go. Where one changes
   -- under our hands, or other statements follow, everything is locked first, in
   -- the order of ids, and read once the locks are held.
   loop
-    if locked then
-      -- Not those that others hold by now: their report would make this one wait.
-      perform
-      from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
-      cross join lateral (
-        select from holdfast.live j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
-      ) j;
+    if skip_locked then
+      -- Lock and read at once: what others have locked is not among what is found.
+      select
+        array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
+        array_agg(k.id) filter (where k.came_back) as came_back
+      into found
+      from (
+        select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
+        from holdfast.live j
+        where j.id = any(ids)
+          and j.lease = any(array(select distinct l from unnest(leases) l))
+        order by j.id
+        for update skip locked
+      ) k;
+    else
+      if locked then
+        -- Not those that others hold by now: their report would make this one wait.
+        perform
+        from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
+        cross join lateral (
+          select from holdfast.live j where j.id = r.id and (j.lease = r.lease or j.lease is null) for update
+        ) j;
+      end if;
+      select
+        array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
+        array_agg(k.id) filter (where k.came_back) as came_back
+      into found
+      from (
+        select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
+        from holdfast.live j
+        where j.id = any(ids)
+        order by j.id
+      ) k;
     end if;
-    select
-      array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
-      array_agg(k.id) filter (where k.came_back) as came_back
-    into found
-    from (
-      select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
-      from holdfast.live j
-      where j.id = any(ids)
-      order by j.id
-    ) k;
     maybe := maybe || coalesce(found.came_back, '{}');
     lowest := least(lowest, found.ids[1]);
     highest := greatest(highest, found.ids[cardinality(found.ids)]);
@@ -85,10 +110,15 @@ begin
     elsif locked then
       perform holdfast.refuse_doubles(ids);
       places := array(
-        select (select j.ctid from holdfast.live j where j.id = i.id)
-        from unnest(ids) with ordinality i (id, n)
-        order by i.n
+        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n) order by i.n
       );
+      if skip_locked then -- what was skipped must not be given back either
+        leases := array(
+          select case when r.place is not null then r.lease end
+          from unnest(leases, places) with ordinality r (lease, place, n)
+          order by r.n
+        );
+      end if;
     else
       locked := true;
       continue;
@@ -178,15 +208,19 @@ begin
 
   if accepted < cardinality(ids) then
     return query
-      select v.id, v.sqlstate, v.message, v.state, v.lease
-      from unnest(ids, leases, outcomes) r (id, lease, outcome)
+      select
+        v.id, coalesce(v.sqlstate, '55P03'),
+        coalesce(v.message, format('another transaction has locked job %s', v.id)), v.state, v.lease
+      from unnest(ids, shown, outcomes) r (id, lease, outcome)
       cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
-      where v.sqlstate is not null;
+      where v.sqlstate is not null
+        or (skip_locked and v.state = 'claimed'); -- still held, so it was skipped
   end if;
 end
 $$;
-comment on function holdfast.finish(uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[]) is
-  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why.';
+comment on function holdfast.finish(
+  uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[], boolean) is
+  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why; with skip_locked also those that another transaction has locked, as 55P03.';
 
 -- The events of jobs that finish() has just completed or cancelled: for a completed
 -- one only if it has others, which those in `maybe` may have.

@@ -5,15 +5,21 @@
 -- the worker's own measure. After its `timeouts` a job is taken away, wherever its
 -- worker hangs; one that is marked `once` is never tried again after this. Returns
 -- the ids that are no longer held: do not begin with those.
+--
+-- With `skip_locked` it waits for no other transaction: a job that one has locked is
+-- returned with `locked` true, and nothing is written of it. All that write what hangs
+-- on a job have locked its row, so this one lock shows whether any of them is open.
 drop function if exists holdfast.start(uuid[], uuid[], double precision[]); -- as it was in 0.1
+drop function if exists holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[]); -- without skip_locked
 create or replace function holdfast.start(
   ids uuid[],
   leases uuid[],
   seconds double precision[] default null,
   timeouts interval[] default null,
-  once boolean[] default null
+  once boolean[] default null,
+  skip_locked boolean default false
 )
-returns setof uuid
+returns table (start uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -28,10 +34,18 @@ declare
 begin
   perform holdfast.check_reports(ids, leases, null);
   perform holdfast.refuse_doubles(ids);
-  -- A share lock, so that no finish or recovery slips in between.
-  select array_agg(r.id) into held
-  from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
-  cross join lateral (select from holdfast.live j where j.id = r.id and j.lease = r.lease for key share) j;
+  if start.skip_locked then
+    select array_agg(r.id) into held
+    from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
+    cross join lateral (
+      select from holdfast.live j where j.id = r.id and j.lease = r.lease for update skip locked
+    ) j;
+  else
+    -- A share lock, so that no finish or recovery slips in between.
+    select array_agg(r.id) into held
+    from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
+    cross join lateral (select from holdfast.live j where j.id = r.id and j.lease = r.lease for key share) j;
+  end if;
   -- What is on record stays, unless it is of an earlier claim; or more is said now: a
   -- suspect's start was recorded by its claim, and one that waits to begin may have
   -- been taken for running, both without a deadline.
@@ -50,11 +64,14 @@ begin
     where x.lease <> excluded.lease
       or excluded.deadline_at is not null
       or excluded.once;
-  return query select r.id from unnest(ids) r (id) where r.id <> all(coalesce(held, '{}'));
+  return query
+    select r.id, exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0)
+    from unnest(ids, leases) r (id, lease)
+    where r.id <> all(coalesce(held, '{}'));
 end
 $$;
-comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[]) is
-  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease shown.';
+comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[], boolean) is
+  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease shown, and with skip_locked those that another transaction has locked.';
 
 -- The jobs among these that are no longer held under the lease shown: for a
 -- worker, to find out what was taken away from it.
@@ -115,21 +132,33 @@ comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
   'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it was.';
 
 -- The same for many jobs, as a worker flushes it, with the checkpoints of those
--- that have one. Returns the ids no longer held.
+-- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
+-- that another transaction has locked, of which nothing was written.
 -- A step that is an empty text has ended.
 drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[]); -- without steps
+drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[]); -- without skip_locked
 create or replace function holdfast.progress_many(
-  ids uuid[], leases uuid[], percents integer[], stages text[], messages text[], steps text[] default null, states jsonb[] default null)
-returns setof uuid
+  ids uuid[],
+  leases uuid[],
+  percents integer[],
+  stages text[],
+  messages text[],
+  steps text[] default null,
+  states jsonb[] default null,
+  skip_locked boolean default false
+)
+returns table (progress_many uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  gone uuid[];
+  others uuid[];
+  are_locked boolean[];
 begin
-  gone := array(select holdfast.start(ids, leases));
+  select coalesce(array_agg(s.start), '{}'), array_agg(s.locked) into others, are_locked
+  from holdfast.start(ids, leases, skip_locked => progress_many.skip_locked) s;
   update holdfast.running x
   set
     progress = coalesce(r.percent, x.progress),
@@ -139,15 +168,16 @@ begin
     changed_at = now_at
   from unnest(ids, leases, percents, stages, messages, steps) r (id, lease, percent, stage, message, step)
   where x.job_id = r.id
-    and x.lease = r.lease;
+    and x.lease = r.lease
+    and r.id <> all(others);
   if states is not null then
     perform holdfast.check_checkpoint(s) from unnest(states) s where s is not null;
     perform holdfast.put_checkpoints(array_agg(r.id), array_agg(r.state), now_at)
     from unnest(ids, states) r (id, state)
-    where r.id <> all(gone);
+    where r.id <> all(others);
   end if;
-  return query select unnest(gone);
+  return query select * from unnest(others, are_locked);
 end
 $$;
-comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[]) is
-  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held.';
+comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
+  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held, and with skip_locked those that another transaction has locked.';

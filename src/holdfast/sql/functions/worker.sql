@@ -215,7 +215,8 @@ comment on function holdfast.leave(uuid) is 'Sign a worker off and give back wha
 --
 -- `before` is a time that an earlier heartbeat returned. A claim sent before it
 -- is either among the leases in flight or long known, so nothing that is still
--- on its way is taken for lost.
+-- on its way is taken for lost. What another transaction has locked is left for the
+-- next time.
 create or replace function holdfast.disown(worker uuid, held uuid[], in_flight uuid[], before timestamptz)
 returns integer
 language plpgsql volatile security definer
@@ -228,6 +229,7 @@ as $$
 declare
   unknown_ids uuid[];
   unknown_leases uuid[];
+  refused bigint;
 begin
   perform holdfast.check_worker(disown.worker);
   select array_agg(j.id), array_agg(j.lease) into unknown_ids, unknown_leases
@@ -240,8 +242,10 @@ begin
   if unknown_ids is null then
     return 0;
   end if;
-  perform holdfast.finish(unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]));
-  return cardinality(unknown_ids);
+  select count(*) into refused
+  from holdfast.finish(
+    unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]), skip_locked => true);
+  return cardinality(unknown_ids) - refused;
 end
 $$;
 comment on function holdfast.disown(uuid, uuid[], uuid[], timestamptz) is
