@@ -1,16 +1,30 @@
 """Python values as JSON text that PostgreSQL can store, or the place where they cannot be.
 
 JSON text and `jsonb` are not the same: PostgreSQL refuses NUL characters, nothing can carry a lone
-surrogate, and msgspec writes NaN and infinity as `null`. All of these are found here, before a job is
-enqueued or an outcome is written, at the price of two substring searches for a value without them.
+surrogate, and msgspec writes NaN and infinity as `null`. And what Python writes it cannot always read: its
+decoders give up at a depth, and at many digits. All of these are found here, before a job is enqueued or an
+outcome is written, at the price of a few substring searches for a value without them.
+
+The database checks again (`sql/functions/check.sql`). A value that it stored before it did so is read by
+`shown`, which puts a note in its place.
 """
 
 import dataclasses
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
+
+# As far as Python's recursion goes in every framework, twice over: some functions use two frames a level.
+LEVELS = 200
+_TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
+_TOO_LONG = "a number has too many digits"
+# An integer that a double cannot hold has 309 digits or more.
+_LONG_ENOUGH = 300
+_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_MANY_DIGITS = b"0" * 309
 
 
 class Unstorable(Exception):  # noqa: N818 - never leaves the package: it becomes a BadPayload or a BadResult
@@ -31,15 +45,43 @@ def to_json(value: Any) -> bytes:
     try:
         text = _encoder.encode(value)
     except RecursionError:
-        raise Unstorable("", "it is nested too deeply, or contains itself") from None
+        raise Unstorable("", f"{_TOO_DEEP}, or contains itself") from None
     except Exception as error:  # whatever a foreign object's own conversion raises
         raise _first_trouble(value, foreign=True) or Unstorable("", str(error)) from error
-    # An escaped NUL, or the null that NaN became; both may also be innocent text.
-    if b"\\u0000" in text or b"null" in text:
+    # An escaped NUL, or the null that NaN became; these may also be innocent text, as long digits may.
+    if b"\\u0000" in text or b"null" in text or _has_many_digits(text):
         trouble = _first_trouble(msgspec.to_builtins(value, enc_hook=_as_plain))
         if trouble:
             raise trouble
+    if _is_deep(text, lambda: msgspec.to_builtins(value, enc_hook=_as_plain)):
+        raise Unstorable("", _TOO_DEEP)
     return text
+
+
+def from_json(text: str) -> Any:
+    """The value of stored JSON text; raises `Unstorable` for one that would not be stored today."""
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        raise Unstorable("", _TOO_DEEP) from None
+    except msgspec.DecodeError:  # of what PostgreSQL has read as JSON, only a number can be wrong
+        raise Unstorable("", _TOO_LONG) from None
+    if len(text) < _LONG_ENOUGH:
+        return value
+    plain = text.encode()
+    if _is_deep(plain, lambda: value):
+        raise Unstorable("", _TOO_DEEP)
+    if _has_many_digits(plain) and (trouble := _first_trouble(value)):
+        raise trouble
+    return value
+
+
+def shown(text: str | None) -> Any:
+    """The value of stored JSON text for a list; a note in its place if it cannot be read."""
+    try:
+        return None if text is None else from_json(text)
+    except Unstorable as trouble:
+        return f"(cannot be shown: {trouble.reason})"
 
 
 def from_hook(kind: Any, value: Any) -> Any:
@@ -70,12 +112,34 @@ def _as_plain(value: Any) -> Any:
 _encoder = msgspec.json.Encoder(enc_hook=_as_plain)
 
 
+def _has_many_digits(text: bytes) -> bool:
+    return len(text) >= _LONG_ENOUGH and _MANY_DIGITS in text.translate(_AS_ZEROS)
+
+
+def _is_deep(text: bytes, value: Callable[[], Any]) -> bool:
+    """Whether a JSON value has more levels than can be read; `value` is asked for only if it may."""
+    if len(text) < _LONG_ENOUGH or text.count(b"[") + text.count(b"{") <= LEVELS:
+        return False
+    containers = _containers([value()])
+    for _ in range(LEVELS):
+        containers = _containers(
+            child for each in containers for child in (each.values() if isinstance(each, dict) else each)
+        )
+    return any(containers)
+
+
+def _containers(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if isinstance(value, dict | list | tuple)]
+
+
 def _first_trouble(value: Any, path: str = "", *, foreign: bool = False) -> Unstorable | None:
     match value:
         case str():
             return _trouble_with_text(value, path)
         case float():
             return None if math.isfinite(value) else Unstorable(path, f"JSON has no {value}")
+        case int() if abs(value) > sys.float_info.max:
+            return Unstorable(path, _TOO_LONG)
     for step, child in _children(value):
         if trouble := _first_trouble(child, path + step, foreign=foreign):
             return trouble

@@ -192,14 +192,25 @@ def _schedule(times: object, zone: str | None) -> Schedule | None:
     return Schedule(cron=times, zone=zone or "UTC")
 
 
+# The database has the same limit, and the last word: its text of the same headers is a little longer.
+HEADERS_LIMIT = 8192
+OWN_HEADERS = frozenset({"resumes", "schedule", "tick"})
+
+
 def _headers(value: object) -> str:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise limits.refused("headers", value, "must be a mapping with text as keys")
     try:
-        return to_json(dict(value)).decode()
+        text = to_json(dict(value))
     except Unstorable as trouble:
         path = "headers" + trouble.path
         raise BadPayload(f"{path}: {trouble.reason}", path=path) from trouble
+    if own := sorted(OWN_HEADERS.intersection(value)):
+        raise limits.refused("headers", own[0], "this name is the queue's own; take another")
+    if len(text) > HEADERS_LIMIT:
+        rule = f"may have {HEADERS_LIMIT} bytes: put the rest into the payload"
+        raise limits.refused("headers", f"{len(text)} bytes", rule)
+    return text.decode()
 
 
 _Rule = Callable[[object], Any]

@@ -172,3 +172,23 @@ def test_a_terminal_says_when_there_is_nothing_to_show(holdfast_dsn: str):
 def test_a_pipe_gets_the_head_of_an_empty_table_and_an_empty_document(holdfast):
     assert len(holdfast("jobs").out.splitlines()) == 1
     assert json.loads(holdfast("jobs", "--json").out) == []
+
+
+@pytest.mark.parametrize("stored", ["[" * 1000 + "]" * 1000, '{"n": 1e30000}'], ids=["deep", "digits"])
+def test_a_value_that_cannot_be_read_spoils_neither_the_list_nor_the_job(holdfast, hf: Holdfast, ask, stored):
+    fine, odd = hf.enqueue("fine", {"x": 1}), hf.enqueue("odd")
+    ask("update holdfast.live set payload = %s where id = %s", stored, odd.id)  # as 0.1 took it
+    assert {row[0] for row in holdfast("jobs").rows} == {str(fine.id), str(odd.id)}
+    payloads = {job["id"]: job["payload"] for job in holdfast("jobs", "--json").json}
+    assert payloads[str(fine.id)] == {"x": 1}
+    assert payloads[str(odd.id)].startswith("(cannot be shown: ")
+    assert "(cannot be shown: " in holdfast("job", str(odd.id)).out
+
+
+def test_json_that_is_nested_as_deeply_as_may_be_is_shown(holdfast, hf: Holdfast):
+    deep = {"a": 1}
+    for _ in range(99):
+        deep = {"a": [deep]}
+    job = hf.enqueue("deep", deep)
+    assert holdfast("job", str(job.id), "--json").json["payload"] == deep
+    assert "(cannot be shown" not in holdfast("job", str(job.id)).out

@@ -6,7 +6,8 @@ import sys
 import threading
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -156,6 +157,25 @@ def test_jobs_without_a_sender_and_handlers_cut_off_have_spans_too(
     worker.end()
     (run,) = spans("run endless")
     assert (run.parent, run.links, run.attributes["holdfast.outcome"]) == (None, (), "interrupted")
+
+
+def test_a_baggage_without_room_in_the_headers_stays_behind(hf: Holdfast, provider, spans, drain):
+    instrument(hf, tracer_provider=provider)
+
+    @hf.task(name="mail")
+    async def mail() -> None: ...
+
+    for own in ({"tenant": "a"}, {"tenant": "a" * 8100}):
+        context = baggage.set_baggage("long", "x" * 8000)
+        token = attach(context)
+        try:
+            job = mail.options(headers=own).enqueue()
+        finally:
+            detach(token)
+        headers = job.refresh().headers
+        assert headers["tenant"] == own["tenant"]
+        assert "baggage" not in headers
+        assert ("traceparent" in headers) == (own == {"tenant": "a"})
 
 
 def test_nothing_is_left_when_it_is_undone(hf: Holdfast, provider, exporter, drain):

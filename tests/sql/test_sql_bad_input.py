@@ -169,3 +169,99 @@ def test_an_absurd_time_is_refused_by_copy_too(sql, when, refused):
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with refused("HF008"):
         sql("insert into holdfast.job (lane_id, task, run_at) values (%s, 'task', %s)", lane, when)
+
+
+# What Python's decoders refuse: a list that shows one such value would fail for everybody.
+DEEPEST = "[" * 200 + "1" + "]" * 200
+TOO_DEEP = "[" * 201 + "1" + "]" * 201
+LARGEST = "[17976931348623157" + "0" * 292 + ", -" + "1" + "0" * 308 + ', "' + "9" * 400 + '"]'
+UNREADABLE = {
+    "deep": TOO_DEEP,
+    "deep objects": '{"a":' * 300 + "1" + "}" * 300,
+    "many digits": '{"a": [1e30000]}',
+    "below": '{"a": [-1e310]}',
+    "a fraction": "1" + "0" * 400 + ".5",
+}
+
+
+def running(sql):
+    sql.enqueue()
+    return sql.claim_one()
+
+
+def _on_running(verb, **names):
+    def way(sql, value):
+        job = running(sql)
+        given = {name: value if said is ... else said for name, said in names.items()}
+        sql.value(verb, id=job.id, lease=job.lease, **given)
+
+    return way
+
+
+def _many(call):
+    def way(sql, value):
+        job = running(sql)
+        sql(call, job.id, job.lease, value)
+
+    return way
+
+
+EVERY_WAY = {
+    **WAYS,
+    "schedule": lambda sql, value: sql.value(
+        "add_schedule", name="s", task="t", every="1 hour", payload=value
+    ),
+    "changed schedule": lambda sql, value: (
+        sql.value("add_schedule", name="s", task="t", every="1 hour"),
+        sql.value("change_schedule", name="s", payload=value),
+    ),
+    "headers": lambda sql, value: sql.enqueue(headers=f'{{"a": {value}}}'),
+    "complete": _on_running("complete", result=...),
+    "finish": _many("select holdfast.finish(array[%s::uuid], array[%s::uuid], null, array[%s::jsonb])"),
+    "publish": _on_running("publish", name="e", data=...),
+    "publish_many": _many(
+        "select holdfast.publish_many(array[%s::uuid], array[%s::uuid], '{1}', '{e}', array[%s::jsonb])"
+    ),
+    "keep_step": _on_running("keep_step", name="s", result=...),
+}  # fmt: skip
+OBJECT_WAYS = {
+    "keep_checkpoint": _on_running("keep_checkpoint", state=...),
+    "progress_many": _many(
+        "select holdfast.progress_many(array[%s::uuid], array[%s::uuid], '{1}', '{a}', '{b}', '{c}', "
+        "array[%s::jsonb])"
+    ),
+}
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+@pytest.mark.parametrize("value", UNREADABLE)
+def test_what_python_cannot_read_again_is_refused_by_every_way_in(sql, way, value, refused):
+    with refused("HF008") as error:
+        EVERY_WAY[way](sql, UNREADABLE[value])
+    assert error.detail["field"] in {"payload", "headers", "result", "data"}
+    if "bytes" not in error.message:  # of headers, whose limit speaks first
+        assert ("200 levels" if value.startswith("deep") else "digits") in error.message
+
+
+@pytest.mark.parametrize("way", OBJECT_WAYS)
+@pytest.mark.parametrize("value", UNREADABLE)
+def test_a_checkpoint_that_python_cannot_read_again_is_refused(sql, way, value, refused):
+    with refused("HF008") as error:
+        OBJECT_WAYS[way](sql, f'{{"a": {UNREADABLE[value]}}}')
+    assert error.detail["field"] == "state"
+
+
+@pytest.mark.parametrize("way", EVERY_WAY)
+def test_what_python_can_just_read_is_welcome_by_every_way_in(sql, way):
+    EVERY_WAY[way](sql, "[" * 199 + "1" + "]" * 199)
+
+
+def test_the_deepest_and_the_largest_are_welcome(sql):
+    for payload in (DEEPEST, LARGEST, '{"a": 1e-400}', '"' + "1" * 5000 + '"'):
+        for way in WAYS.values():
+            way(sql, payload)
+
+
+def test_a_value_as_deep_as_the_server_reads_is_refused_by_name(sql, refused):
+    with refused("HF008"):
+        sql.enqueue(payload="[" * 5000 + "]" * 5000)

@@ -17,11 +17,11 @@ def held(sql):
 
 
 def test_a_completed_job_has_a_result_a_time_and_a_duration(sql, held):
-    job = held(payload='{"n": 1}', queue="q", priority=3, headers="[1]")
+    job = held(payload='{"n": 1}', queue="q", priority=3, headers='{"h": 1}')
     sql.value("complete", id=job.id, lease=job.lease, result='{"ok": true}')
     done = sql.job(job.id)
     assert (done.state, done.result, done.progress, done.attempt) == ("completed", {"ok": True}, 100, 1)
-    assert (done.payload, done.queue, done.priority, done.headers) == ({"n": 1}, "q", 3, [1])
+    assert (done.payload, done.queue, done.priority, done.headers) == ({"n": 1}, "q", 3, {"h": 1})
     assert (done.worker, done.lease) == (job.worker, None)
     assert done.created_at <= done.claimed_at <= done.started_at <= done.finished_at == done.changed_at
     assert done.duration == done.finished_at - done.started_at
@@ -66,13 +66,13 @@ def test_a_failed_job_waits_for_its_backoff_and_comes_back(sql, held, clock):
 
 
 def test_a_job_out_of_attempts_goes_to_the_dead_letters_whole(sql, held, clock):
-    job = held(payload='{"n": 1}', queue="q", priority=3, max_attempts=1, headers="[1]")
+    job = held(payload='{"n": 1}', queue="q", priority=3, max_attempts=1, headers='{"h": 1}')
     clock.advance(seconds=5)
     sql.finish([job], "failed", errors=["broken"])
     assert sql.live(job.id) is None
     dead = sql.job(job.id)
     assert (dead.state, dead.last_error, dead.attempt, dead.max_attempts) == ("dead", "broken", 1, 1)
-    assert (dead.payload, dead.queue, dead.priority, dead.headers) == ({"n": 1}, "q", 3, [1])
+    assert (dead.payload, dead.queue, dead.priority, dead.headers) == ({"n": 1}, "q", 3, {"h": 1})
     assert dead.created_at <= dead.claimed_at < dead.finished_at
     assert dead.worker == job.worker
 

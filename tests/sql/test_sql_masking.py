@@ -142,8 +142,9 @@ def test_a_viewer_cannot_search_for_what_is_masked(sql, as_):
 
 
 def test_a_payload_that_nests_deeply_stops_nobody_from_listing_jobs(sql, as_):
-    sql.enqueue("deep", payload="[" * 2000 + "]" * 2000)
-    sql.enqueue("deep", payload='{"a":' * 1500 + '{"token": "abcdef"}' + "}" * 1500)
+    # As 0.1 took it.
+    for payload in ("[" * 2000 + "]" * 2000, '{"a":' * 1500 + '{"token": "abcdef"}' + "}" * 1500):
+        sql("update holdfast.live set payload = %s where id = %s", payload, sql.enqueue("deep"))
     assert len(as_["viewer"].rows("list_jobs")) == 2
     assert "abcdef" not in repr(as_["viewer"].rows("list_jobs"))
 

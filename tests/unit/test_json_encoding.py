@@ -2,6 +2,8 @@
 
 import decimal
 import enum
+import json
+import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -10,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from holdfast.encoding import Unstorable, to_json
+from holdfast.encoding import Unstorable, shown, to_json
 
 
 class Colour(enum.Enum):
@@ -106,7 +108,7 @@ NAN, INFINITY = float("nan"), float("inf")
         ({"a": [1, lambda: None]}, ".a[1]", "function cannot be JSON"),
         (Point(ValueError("x")), ".x", "ValueError cannot be JSON"),
         ({(1, 2): 3}, "", "tuple cannot be JSON"),
-        pytest.param(10**5000, "", "4300 digits", id="huge"),
+        pytest.param(10**5000, "", "too many digits", id="huge"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_with_its_place(value, path, reason):
@@ -129,3 +131,36 @@ def test_an_object_whose_own_conversion_fails_is_refused():
 
     with pytest.raises(Unstorable, match="cannot dump"):
         to_json({"a": Broken()})
+
+
+def nested(depth, kind=list):
+    value = 1
+    for _ in range(depth):
+        value = [value] if kind is list else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", [list, dict])
+def test_what_is_nested_deeper_than_can_be_read_again_is_found(kind):
+    assert json.loads(to_json(nested(200, kind))) == nested(200, kind)
+    assert to_json([nested(2, kind)] * 500)
+    for depth in (201, 500, 100_000):
+        with pytest.raises(Unstorable, match="nested"):
+            to_json(nested(depth, kind))
+
+
+def test_an_integer_larger_than_a_double_is_found_and_a_text_of_digits_is_not():
+    largest = int(float("1.7976931348623157e308"))
+    assert to_json([largest - 1, -largest, "9" * 5000, sys.float_info.max])
+    for number in (10**309, -(10**400), 10**5000):
+        with pytest.raises(Unstorable, match=r"a\[1\].*digits|digits"):
+            to_json({"a": [1, number]})
+
+
+def test_a_stored_value_that_cannot_be_read_is_a_note_in_its_place():
+    assert shown('{"a": [1]}') == {"a": [1]}
+    assert shown("[" * 200 + "1" + "]" * 200) == nested(200)
+    for text in ("[" * 300 + "]" * 300, "[" * 50_000 + "]" * 50_000):
+        assert shown(text) == "(cannot be shown: it is nested more than 200 levels deep)"
+    for text in ("1" + "0" * 400 + ".5", "1" + "0" * 30_000, "[1" + "0" * 400 + "]"):
+        assert shown(text) == "(cannot be shown: a number has too many digits)"

@@ -191,6 +191,8 @@ WRONG_OPTIONS = [
     ("queue", "x" * 101, BadName),
     ("id", "not-a-uuid", BadValue),
     ("headers", {"trace": "\0"}, BadPayload),
+    ("headers", {"trace": "x" * 8192}, BadValue),
+    ("headers", {"resumes": True}, BadValue),
 ]
 
 WRONG_WORKERS = [

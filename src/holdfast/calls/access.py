@@ -5,9 +5,8 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from holdfast.calls.base import Call, function, nothing, one
+from holdfast.encoding import shown
 
 _grant_queues = function("grant_queues", "role text, queues text[]")
 _revoke_queues = function("revoke_queues", "role text, queues text[]")
@@ -39,6 +38,4 @@ def list_grants() -> Call[list[GrantRow]]:
 
 def stored_payload(job_id: UUID) -> Call[Any]:
     """The payload with its secrets in plain: for the owner."""
-    return _stored_payload(
-        lambda rows: None if rows[0][0] is None else msgspec.json.decode(rows[0][0]), job_id
-    )
+    return _stored_payload(lambda rows: shown(one(rows)), job_id)

@@ -4,9 +4,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import msgspec
-
 from holdfast.calls.base import Call, Row, function, one
+from holdfast.encoding import shown
 from holdfast.job import JobSnapshot, JobState
 
 SNAPSHOT = (
@@ -20,9 +19,13 @@ _JSON_FIELDS = frozenset({"payload", "result", "headers"})
 _job = function("job", "id uuid", SNAPSHOT)
 _list_jobs = function("list_jobs", "queue text, task text, state text, amount integer", SNAPSHOT)
 _job_errors = function("job_errors", "id uuid")
-_job_steps = function("job_steps", "id uuid")
-_job_checkpoint = function("job_checkpoint", "id uuid")
-_read_events = function("read_events", "job_id uuid, queue text, after text, amount integer")
+_job_steps = function("job_steps", "id uuid", "name, result::text, attempt, worker, finished_at, duration")
+_job_checkpoint = function("job_checkpoint", "id uuid", value="text")
+_read_events = function(
+    "read_events",
+    "job_id uuid, queue text, after text, amount integer",
+    "id, job_id, queue, task, name, attempt, data::text, at, cursor",
+)
 _event_cursor = function("event_cursor", "job_id uuid")
 
 
@@ -30,7 +33,7 @@ def read_snapshot(row: Row) -> JobSnapshot:
     fields = dict(zip(_SNAPSHOT_FIELDS, row, strict=True))
     for name in _JSON_FIELDS:
         if fields[name] is not None:
-            fields[name] = msgspec.json.decode(fields[name])
+            fields[name] = shown(fields[name])
     fields["state"] = JobState(fields["state"])
     return JobSnapshot(**fields)
 
@@ -69,11 +72,13 @@ class StepRow(NamedTuple):
 
 
 def job_steps(job_id: UUID) -> Call[list[StepRow]]:
-    return _job_steps(lambda rows: [StepRow._make(row) for row in rows], job_id)
+    return _job_steps(
+        lambda rows: [StepRow._make(row)._replace(result=shown(row[1])) for row in rows], job_id
+    )
 
 
 def job_checkpoint(job_id: UUID) -> Call[dict[str, Any] | None]:
-    return _job_checkpoint(one, job_id)
+    return _job_checkpoint(lambda rows: shown(one(rows)), job_id)
 
 
 class Event(NamedTuple):
@@ -93,7 +98,13 @@ class Event(NamedTuple):
 def read_events(
     *, job_id: UUID | None, queue: str | None, after: str | None, amount: int = 1000
 ) -> Call[list[Event]]:
-    return _read_events(lambda rows: [Event._make(row) for row in rows], job_id, queue, after, amount)
+    return _read_events(
+        lambda rows: [Event._make(row)._replace(data=shown(row[6])) for row in rows],
+        job_id,
+        queue,
+        after,
+        amount,
+    )
 
 
 def event_cursor(job_id: UUID | None) -> Call[str]:

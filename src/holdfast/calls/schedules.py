@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.calls.base import Call, column, function, interval, one
+from holdfast.encoding import shown
 from holdfast.job import Priority
 
 _SCHEDULE = (
@@ -19,7 +20,12 @@ _pause_schedule = function("pause_schedule", "name text")
 _resume_schedule = function("resume_schedule", "name text")
 _remove_schedule = function("remove_schedule", "name text")
 _run_schedule = function("run_schedule", "name text")
-_list_schedules = function("list_schedules", "upcoming integer")
+_list_schedules = function(
+    "list_schedules",
+    "upcoming integer",
+    "name, words, cron, every, zone, task, payload::text, queue, priority, max_attempts, missed, overlap, "
+    "jitter, declared, paused_at, next_at, upcoming, last_at, last_job, skipped, error",
+)
 _upcoming = function("upcoming", "name text, amount integer")
 _next_occurrence = function("next_occurrence", "cron text, after timestamptz, zone text")
 _cron_in_words = function("cron_in_words", "cron text")
@@ -95,7 +101,9 @@ class ScheduleRow(NamedTuple):
 
 
 def list_schedules(upcoming: int = 5) -> Call[list[ScheduleRow]]:
-    return _list_schedules(lambda rows: [ScheduleRow._make(row) for row in rows], upcoming)
+    return _list_schedules(
+        lambda rows: [ScheduleRow._make(row)._replace(payload=shown(row[6])) for row in rows], upcoming
+    )
 
 
 def upcoming(name: str, amount: int) -> Call[list[datetime]]:

@@ -9,13 +9,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from holdfast import calls, limits
 from holdfast.calls import Call, End, Event
 from holdfast.client.asking import Asking
 from holdfast.client.job import unknown
-from holdfast.errors import HoldfastError, JobCancelled, JobFailed
+from holdfast.encoding import Unstorable, from_json
+from holdfast.errors import BadResult, HoldfastError, JobCancelled, JobFailed
 from holdfast.task import JobHandle, Registry
 from holdfast.waiting import Waiting
 
@@ -187,7 +186,12 @@ class _Waits:
             return _late([job_id], seconds)
         if (error := _failure(end)) is not None:
             return error
-        value = None if end.result is None else msgspec.json.decode(end.result)
+        try:
+            value = None if end.result is None else from_json(end.result)
+        except Unstorable as trouble:
+            raise BadResult(
+                f"the result of job {job_id} cannot be read: {trouble.reason}", task=end.task
+            ) from trouble
         known = end.task is not None and end.task in self._tasks
         return self._tasks.get(end.task).decode_result(value) if known and end.task else value
 

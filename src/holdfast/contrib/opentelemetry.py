@@ -31,6 +31,8 @@ from holdfast.client import Holdfast
 from holdfast.job import NewJob
 from holdfast.task import Sending
 
+# The limit is 8,192 bytes as PostgreSQL writes them, with a space after each comma and colon.
+_ROOM = 8000
 _TELLS_OF_FAILURE = {"failed", "interrupted"}
 
 
@@ -133,10 +135,20 @@ def _note_outcome(span: Span, report: Report) -> None:
 
 def _addressed(jobs: Iterable[NewJob], carrier: Mapping[str, str]) -> Iterable[NewJob]:
     """The same jobs, with the context among their headers; what the caller has put there stays."""
-    plain = msgspec.json.encode(carrier).decode()
+    plain = _beside({}, carrier)
     for job in jobs:
-        own = None if job.headers is None else msgspec.json.encode(carrier | msgspec.json.decode(job.headers))
-        yield msgspec.structs.replace(job, headers=plain if own is None else own.decode())
+        headers = plain if job.headers is None else _beside(msgspec.json.decode(job.headers), carrier)
+        yield msgspec.structs.replace(job, headers=headers)
+
+
+def _beside(own: dict[str, Any], carrier: Mapping[str, str]) -> str:
+    """The headers with as much of the context as has room: a baggage alone may have 8 KiB."""
+    for names in (carrier.keys(), {"traceparent"}):
+        context = {name: value for name, value in carrier.items() if name in names}
+        text = msgspec.json.encode(context | own)
+        if len(text) <= _ROOM:
+            return text.decode()
+    return msgspec.json.encode(own).decode()
 
 
 def _texts(headers: str | None) -> dict[str, str]:

@@ -102,6 +102,89 @@ end
 $$;
 comment on function holdfast.refuse_payload(uuid, jsonb, integer) is 'Raise the error for a payload whose JSON text is over the limit.';
 
+-- Headers travel with every claim, beside the payload and in addition to it. Some names are
+-- our own: `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). Without a SET
+-- clause, so that it becomes a part of the query that asks.
+create or replace function holdfast.are_headers(headers jsonb)
+returns boolean
+language sql immutable
+as $$
+  select jsonb_typeof(headers) = 'object'
+    and octet_length(headers::text) <= 8192
+    and not headers ?| '{resumes,schedule,tick}'
+    and holdfast.is_readable(headers, headers::text)
+$$;
+comment on function holdfast.are_headers(jsonb) is 'Whether these are headers that a job may be enqueued with.';
+
+create or replace function holdfast.refuse_headers(headers jsonb)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if jsonb_typeof(headers) <> 'object' then
+    perform holdfast.refuse_value('headers', jsonb_typeof(headers), 'must be an object');
+  elsif octet_length(headers::text) > 8192 then
+    perform holdfast.refuse_value(
+      'headers', octet_length(headers::text) || ' bytes', 'may have 8192 bytes: put the rest into the payload');
+  end if;
+  perform holdfast.refuse_value('headers', format('"%s"', k), 'this name is the queue''s own; take another')
+  from jsonb_object_keys(headers) k
+  where k in ('resumes', 'schedule', 'tick');
+  perform holdfast.check_json('headers', headers);
+end
+$$;
+comment on function holdfast.refuse_headers(jsonb) is 'Raise what is wrong with headers, if anything is.';
+
+-- Whether Python can read a value again: one that it cannot would spoil every list in
+-- which it stands. Its decoders give up at about 900 levels, depending on who calls them,
+-- at a fraction that no double can hold, and at an integer of 4,300 digits. `said` is the
+-- text of the value, which takes longer to write than all of this takes to look at it.
+--
+-- A text of fewer than 300 bytes has neither, so most values cost nothing more. To compare
+-- each number would take several times what it takes to look for many digits first. Without
+-- a SET clause, so that it becomes a part of the query that asks.
+create or replace function holdfast.is_readable(value jsonb, said text)
+returns boolean
+language sql immutable
+as $$
+  select octet_length(said) < 300
+    or not (
+      jsonb_path_exists(value, 'strict $.**{201}')
+      or (said ~ '\d{40}' and holdfast.has_long_number(value))
+    )
+$$;
+comment on function holdfast.is_readable(jsonb, text) is 'Whether a value has at most 200 levels, and no number that a double cannot hold.';
+
+create or replace function holdfast.has_long_number(value jsonb)
+returns boolean
+language sql immutable
+as $$
+  select jsonb_path_exists(value, 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)')
+$$;
+comment on function holdfast.has_long_number(jsonb) is 'Whether there is a number in a value that a double cannot hold.';
+
+create or replace function holdfast.check_json(field text, value jsonb)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  said constant text := value::text;
+begin
+  if not holdfast.is_readable(value, said) then
+    raise exception using
+      errcode = 'HF008',
+      message = format('%s: %s', field, case
+        when holdfast.has_long_number(value) then 'a number has too many digits'
+        else 'it is nested more than 200 levels deep' end),
+      detail = jsonb_build_object('field', field, 'value', null),
+      hint = 'Store the data elsewhere, or as text, and refer to it.';
+  end if;
+end
+$$;
+comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python could not read again.';
+
 -- Claims and duties read what others committed a moment ago: under an older
 -- snapshot a head could pass a job, so they refuse to run there.
 create or replace function holdfast.check_isolation(verb text)

@@ -8,7 +8,7 @@
 -- advance.sql. Higher priority goes first; within a priority suspects, then
 -- returned jobs, then fresh ones, each in the order of their arrival across all
 -- lanes: a job is overtaken only by jobs of the same claim. A claim has one
--- suspect at most, which comes last. It is bounded in bytes of payload too, but
+-- suspect at most, which comes last. It is bounded in bytes of payload and headers too, but
 -- never below one job. Who has enough to do may ask for what goes before it alone:
 -- for jobs `above` a priority.
 --
@@ -87,7 +87,7 @@ begin
       from holdfast.attending(consumer, now_at)
       cross join lanes l
       cross join lateral (
-        select j.ctid as place, holdfast.bytes_at_most(j.payload) as bytes
+        select j.ctid as place, holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
         from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
@@ -151,7 +151,7 @@ begin
         select j.place, j.seq, j.bytes, l.n
         from unnest(level.ids, level.firsts) with ordinality l (id, first, n)
         cross join lateral (
-          select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) as bytes
+          select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
           from holdfast.live j
           where j.lane_id = l.id
             and j.state = 'pending'
@@ -397,7 +397,7 @@ language sql stable
 as $$
   select case
     when pg_column_compression(payload) is null then pg_column_size(payload)
-    else least(255::bigint * pg_column_size(payload), 1024 * 1024 * 1024)::integer
+    else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer -- two of them have room in an integer
   end
 $$;
 comment on function holdfast.bytes_at_most(jsonb) is 'How large a payload may be when it is sent, told without unpacking it.';
@@ -420,6 +420,7 @@ begin
   foreach place in array places loop
     select
       case when pg_column_compression(j.payload) is null then pg_column_size(j.payload) else octet_length(j.payload::text) end
+      + coalesce(case when pg_column_compression(j.headers) is null then pg_column_size(j.headers) else octet_length(j.headers::text) end, 0)
     into size
     from holdfast.live j
     where j.ctid = place;

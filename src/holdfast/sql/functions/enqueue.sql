@@ -27,6 +27,7 @@ declare
   now_at timestamptz := holdfast.clock();
   due_at timestamptz;
   job_id uuid := coalesce(enqueue.id, holdfast.new_id());
+  said constant text := enqueue.payload::text;
   attempts integer := enqueue.max_attempts;
   asleep boolean;
   guarded boolean;
@@ -49,8 +50,17 @@ begin
       return enqueue.id;
     end if;
   end if;
-  if octet_length(enqueue.payload::text) > 1024 and octet_length(enqueue.payload::text) > holdfast.payload_limit(enqueue.queue) then
-    perform holdfast.refuse_payload(job_id, enqueue.payload, holdfast.payload_limit(enqueue.queue));
+  if enqueue.headers is not null and not holdfast.are_headers(enqueue.headers) then
+    perform holdfast.refuse_headers(enqueue.headers);
+  end if;
+  -- A shorter one can be neither too large nor unreadable.
+  if octet_length(said) >= 300 then
+    if octet_length(said) > 1024 and octet_length(said) > holdfast.payload_limit(enqueue.queue) then
+      perform holdfast.refuse_payload(job_id, enqueue.payload, holdfast.payload_limit(enqueue.queue));
+    end if;
+    if not holdfast.is_readable(enqueue.payload, said) then
+      perform holdfast.check_json('payload', enqueue.payload);
+    end if;
   end if;
   -- Everything there is to know, and the insert, in one statement: each further
   -- one costs tens of microseconds. It is one

@@ -97,6 +97,7 @@ begin
       'data', octet_length(data::text) || ' bytes',
       'the data of an event may have 32768 bytes: store it elsewhere and say where it is');
   end if;
+  perform holdfast.check_json('data', data);
 end
 $$;
 comment on function holdfast.check_event(text, jsonb) is 'Refuse an event with a name that is not allowed, or with too much data.';

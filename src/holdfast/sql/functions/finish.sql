@@ -61,6 +61,9 @@ begin
     leases := array_fill(leases[1], array[cardinality(ids)]);
   end if;
   perform holdfast.check_reports(ids, leases, outcomes);
+  if results is not null then
+    perform holdfast.check_json('result', r) from unnest(results) r where not holdfast.is_readable(r, r::text);
+  end if;
   shown := leases;
 
   -- Ends that are all good are written without a lock beforehand, if the ids are

@@ -204,6 +204,12 @@ begin
     max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_newborn(i)) as newborn
   into come
   from inserted i;
+  if come.size >= 300 then -- a shorter payload can be read by everybody
+    come.newborn := come.newborn and (
+      select bool_and(holdfast.is_readable(i.payload, t.said))
+      from inserted i
+      cross join lateral (select i.payload::text as said offset 0) t); -- written once, not for each look at it
+  end if;
   if come.lane_id = come.last_lane_id then
     welcome := come.newborn and holdfast.welcome(come.lane_id, come.task, come.last_task, come.size);
   else
@@ -234,6 +240,7 @@ as $$
     and new.cancel_requested_at is null
     and new.max_attempts between 1 and 32767
     and new.state in ('pending', 'scheduled')
+    and (new.headers is null or holdfast.are_headers(new.headers))
 $$;
 comment on function holdfast.is_newborn(holdfast.job) is 'Whether a job is as jobs begin: nothing is said of it but what is to be done, and when.';
 
@@ -294,6 +301,9 @@ declare
   place record;
 begin
   if not holdfast.is_newborn(new) then
+    if new.headers is not null then
+      perform holdfast.refuse_headers(new.headers);
+    end if;
     perform holdfast.refuse_broken(new);
     perform holdfast.refuse_birth(new.id, new.state);
   end if;
@@ -312,6 +322,7 @@ begin
   if octet_length(new.payload::text) > place.payload_limit then
     perform holdfast.refuse_payload(new.id, new.payload, place.payload_limit);
   end if;
+  perform holdfast.check_json('payload', new.payload);
 end
 $$;
 comment on function holdfast.refuse_arrival(holdfast.job) is 'Raise the error for a new job that is not welcome.';

@@ -212,6 +212,7 @@ begin
   if given.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
   end if;
+  perform holdfast.check_json('payload', given.payload);
   if given.missed is null or given.missed not in ('skip', 'once', 'all') then
     perform holdfast.refuse_value('missed', given.missed, 'must be skip, once or all');
   end if;
@@ -564,17 +565,24 @@ comment on function holdfast.fire_one(holdfast.schedule, timestamptz, timestampt
 -- The job says which schedule it belongs to, and which tick.
 create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)
 returns uuid
-language sql volatile
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.enqueue(
+declare
+  job_id uuid := holdfast.enqueue(
     due.task,
     due.payload,
     due.queue,
     due.priority,
     run_at => case when due.jitter > interval '0' and tick is not null then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
-    max_attempts => due.max_attempts,
-    headers => jsonb_strip_nulls(jsonb_build_object('schedule', due.name, 'tick', tick)))
+    max_attempts => due.max_attempts);
+begin
+  -- Names of our own, which enqueue() takes from nobody.
+  update holdfast.live j
+  set headers = jsonb_strip_nulls(jsonb_build_object('schedule', due.name, 'tick', enqueue_tick.tick))
+  where j.id = job_id;
+  return job_id;
+end
 $$;
 comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is 'Put the job of a schedule on its queue.';
 

@@ -42,6 +42,7 @@ begin
       'result', octet_length(keep_step.result::text) || ' bytes',
       'the result of a step may have 524288 bytes: store it elsewhere and keep where it is');
   end if;
+  perform holdfast.check_json('result', keep_step.result);
   perform holdfast.check_held(keep_step.id, keep_step.lease, 'step');
   -- Of an older job, whose id a caller has used again.
   delete from holdfast.step s
@@ -110,6 +111,7 @@ begin
     perform holdfast.refuse_value(
       'state', coalesce(octet_length(state::text) || ' bytes', 'null'), 'a checkpoint must be an object of at most 32768 bytes');
   end if;
+  perform holdfast.check_json('state', state);
 end
 $$;
 comment on function holdfast.check_checkpoint(jsonb) is 'Refuse a checkpoint that is no object, or too large.';
