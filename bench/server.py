@@ -17,6 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import embedded
+from holdfast.embedded.binaries import newest_in_wheels
 
 PREFIX = "hfbench"
 SHOWN_SETTINGS = (
@@ -154,8 +155,10 @@ def start(dsn: str | None, home: Path | None) -> Iterator[tuple[Server, dict[str
 def _private(parent: Path | None) -> Iterator[Server]:
     place = Path(tempfile.mkdtemp(prefix="hfbench-", dir=parent))
     place.chmod(0o755)
+    # The same PostgreSQL on every machine, whatever its packages are.
+    binaries = Path(os.environ.get("HOLDFAST_PG_BIN") or newest_in_wheels())
     try:
-        with embedded.start(place, database=PREFIX) as private:
+        with embedded.start(place, bin_directory=binaries, database=PREFIX) as private:
             server = Server(private.dsn, place)
             server.break_in()
             yield server

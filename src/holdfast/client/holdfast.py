@@ -78,7 +78,7 @@ class Holdfast(Looking, Operating, Following):
 
     def _start_embedded(self) -> str:
         if self._server is None:
-            self._server = embedded.start()
+            self._server = embedded.start_for_project()
         with Database(self._server.dsn).connection() as connection:
             schema.apply(connection)
         return self._server.dsn

@@ -4,6 +4,7 @@
       data/         the cluster, owned by the user that the server runs as
       socket/       its unix socket (a link to a shorter path where this one is too long)
       binaries/     a copy of PostgreSQL, only where that user cannot read the original
+      earlier       an empty file, only while the home of release 0.1.0 still holds jobs
       server.log    what the server said since it was started (server.log.1: the time before)
       start.lock    held by whoever starts or leaves, one at a time
       users.lock    shared by everyone who uses the server; who leaves and finds it free was the last
@@ -27,6 +28,7 @@ from holdfast.embedded.errors import (
     ServerNotStarted,
     WrongVersion,
 )
+from holdfast.embedded.project import start_for_project
 from holdfast.embedded.server import Server, start
 
 __all__ = [
@@ -39,4 +41,5 @@ __all__ = [
     "find_binaries",
     "find_psql",
     "start",
+    "start_for_project",
 ]

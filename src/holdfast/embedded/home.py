@@ -1,7 +1,15 @@
-"""Where an embedded server lives, and the locks that tell who is in."""
+"""Where an embedded server lives, and the locks that tell who is in.
+
+    ~/.local/share/holdfast/projects/shop-3f9c01ab/     the home of the project in /home/me/shop
+
+Each project directory has a home of its own, so that no worker runs another project's jobs. The home is not
+inside the project: nobody commits a database, or deletes it with `git clean`.
+"""
 
 import fcntl
+import hashlib
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +24,7 @@ from holdfast.embedded.errors import HomeUnusable
 SUPERUSER = "postgres"
 PORT = 5432  # it only names the socket's file
 SOCKET = f".s.PGSQL.{PORT}"
+_MARKS = ("pyproject.toml", "manage.py", ".git")
 
 
 class Home:
@@ -36,10 +45,10 @@ class Home:
 
 
 def open_home(path: Path | None) -> Home:
-    """The home at this path or, if none is named, where the user's data belongs; made if need be."""
+    """Return the home at this path, or that of the project; create it if necessary."""
     try:
-        path = (path or _default()).expanduser().resolve()
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = (path or default_home()).expanduser().resolve()
+        _make(path)
         if os.geteuid() == 0 and not any(path.iterdir()):
             path.chmod(0o711)  # the server's user passes through; what is private inside has its own guard
         facts = path.stat()
@@ -54,9 +63,36 @@ def open_home(path: Path | None) -> Home:
     return Home(path)
 
 
-def _default() -> Path:
+def default_home() -> Path:
+    """Return HOLDFAST_HOME, or else the home of the project that the current directory belongs to."""
+    if named := os.environ.get("HOLDFAST_HOME"):
+        return Path(named)
+    project = project_directory()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", project.name)[:24].strip(".-") or "project"
+    digest = hashlib.sha256(os.fsencode(project)).hexdigest()[:8]
+    return user_data() / "projects" / f"{name}-{digest}"
+
+
+def project_directory() -> Path:
+    """Return the nearest directory from here upwards that looks like a project, or else this one."""
+    here = Path.cwd()
+    marked = (each for each in (here, *here.parents) if any((each / mark).exists() for mark in _MARKS))
+    return next(marked, here)
+
+
+def user_data() -> Path:
+    """Return the directory of all homes of this user, which was itself the home up to release 0.1.0."""
     data = "/var/lib" if os.geteuid() == 0 else os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(os.environ.get("HOLDFAST_HOME") or f"{data}/holdfast")
+    return Path(data, "holdfast").expanduser()
+
+
+def _make(path: Path) -> None:
+    if path.exists():
+        return
+    _make(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    if os.geteuid() == 0:
+        path.chmod(0o711)  # whatever the umask is: root's server runs as another user, who passes through
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Launching a server in a home where none runs."""
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.embedded.account import Account, choose_account, run
-from holdfast.embedded.binaries import find_binaries, readable, version
+from holdfast.embedded.binaries import Binaries, find_binaries, installed, major_of, readable, version
 from holdfast.embedded.errors import EmbeddedError, HomeUnusable, ServerNotStarted, WrongVersion
 from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, share
 
@@ -20,13 +21,52 @@ _DEFAULTS = {"max_connections": "200", "log_checkpoints": "off"}
 def launch(home: Home, bin_directory: Path | None, settings: Mapping[str, str]) -> None:
     """Send a server on its way; it may not be up yet when this returns."""
     account = choose_account(home)
-    binaries = readable(find_binaries(bin_directory), home, account)
+    binaries = readable(_choose_binaries(home, bin_directory), home, account)
     if not home.data.exists():
         _create_cluster(home, binaries, account, durable=settings.get("fsync") != "off")
-    _require_version(home, binaries)
     _make_socket_directory(home, account)
     _remove_leftovers(home)
     _spawn(home, binaries, account, settings)
+
+
+def _choose_binaries(home: Home, explicit: Path | None) -> Path:
+    """Return binaries of the version that made the data, wherever they are on this machine."""
+    if not home.data.exists():
+        return find_binaries(explicit)
+    needed = text(home.data / "PG_VERSION").strip()
+    if not needed:
+        hint = "Move it away, or set HOLDFAST_HOME to another place."
+        raise HomeUnusable(f"{home.data} is not a PostgreSQL data directory", hint=hint)
+    chosen = find_binaries(explicit, major=major_of(needed))
+    found = version(chosen)
+    if major_of(found) != major_of(needed):
+        raise WrongVersion(
+            f"{home.data} was made by PostgreSQL {needed}, but {chosen} holds PostgreSQL {found}",
+            hint=_steps_to_move(home, needed, Binaries(chosen, found)),
+            data_version=needed,
+            binaries_version=found,
+        )
+    return chosen
+
+
+def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
+    """Return what to type, with the path of the old binaries if they are on this machine."""
+    known = next((each.directory for each in installed() if each.major == major_of(old)), None)
+    old_bin = known or Path(f"/usr/lib/postgresql/{old}/bin")
+    dump = f"{shlex.quote(str(old_bin / 'pg_dump'))} --clean --if-exists --file jobs.sql"
+    install = "" if known else f" Install PostgreSQL {old} first; the lines expect it in {old_bin}."
+    return "\n".join(
+        [
+            f"To go on with PostgreSQL {old}, type the first two lines.{install}",
+            f"To move the jobs to PostgreSQL {new.version}, type all of them:",
+            shlex.join(["export", f"HOLDFAST_HOME={home.path}"]),
+            shlex.join(["export", f"HOLDFAST_PG_BIN={old_bin}"]),
+            shlex.join(["holdfast", "psql", "-c", f"\\! {dump}"]),
+            shlex.join(["mv", str(home.data), f"{home.data}-{old}"]),
+            shlex.join(["export", f"HOLDFAST_PG_BIN={new.directory}"]),
+            "holdfast psql --quiet --file jobs.sql",
+        ]
+    )
 
 
 def _create_cluster(home: Home, binaries: Path, account: Account | None, *, durable: bool) -> None:
@@ -47,21 +87,6 @@ def _create_cluster(home: Home, binaries: Path, account: Account | None, *, dura
     directory = os.open(home.path, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)
-
-
-def _require_version(home: Home, binaries: Path) -> None:
-    theirs, ours = text(home.data / "PG_VERSION").strip(), version(binaries)
-    if not theirs:
-        hint = "Move it away, or set HOLDFAST_HOME to another place."
-        raise HomeUnusable(f"{home.data} is not a PostgreSQL data directory", hint=hint)
-    if theirs != ours.partition(".")[0]:
-        raise WrongVersion(
-            f"{home.data} was made by PostgreSQL {theirs}, but {binaries} holds PostgreSQL {ours}",
-            hint=f"Set HOLDFAST_PG_BIN to the bin directory of a PostgreSQL {theirs}; or take the data along "
-            f"with pg_upgrade; or begin anew: move {home.data} away, or set HOLDFAST_HOME to another place.",
-            data_version=theirs,
-            binaries_version=ours,
-        )
 
 
 def _make_socket_directory(home: Home, account: Account | None) -> None:

@@ -28,8 +28,9 @@ class Server:
     Use it as a context manager, or call `stop`, or leave that to the end of the process.
     """
 
-    def __init__(self, home: Home, database: str, membership: int) -> None:
+    def __init__(self, home: Home, database: str, membership: int, *, launched: bool) -> None:
         self.dsn: str = home.dsn(database)
+        self.launched: bool = launched  # not joined: nobody else was in
         self.data_directory: Path = home.data
         self._home = home
         self._membership: int | None = membership
@@ -60,22 +61,24 @@ def start(
     """A PostgreSQL of your own in a tenth of a second; the very first time in about one.
 
     Everyone who names the same home shares one server, with the `settings` of whoever came first. The home
-    is HOLDFAST_HOME unless given, else `holdfast` in the user's data directory (root: /var/lib/holdfast).
+    is HOLDFAST_HOME unless given, or else that of the project: `holdfast/projects/NAME-HASH` in the user's
+    data directory (root: in /var/lib).
 
     Raises `BinariesNotFound`, `HomeUnusable`, `WrongVersion` or `ServerNotStarted`, all `EmbeddedError`.
     """
-    place = open_home(home)
+    place, launched = open_home(home), False
     with alone(place.start_lock):
         membership = share(place.users_lock)
         try:
             while not _has_database(place, database):
                 if not _answers(place):
+                    launched = True
                     launch(place, bin_directory, settings or {})
                     _require_answer(place)
         except BaseException:
             _leave(place, membership)
             raise
-    return Server(place, database, membership)
+    return Server(place, database, membership, launched=launched)
 
 
 def _has_database(home: Home, name: str) -> bool:
