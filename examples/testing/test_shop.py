@@ -66,7 +66,7 @@ def test_a_worker_is_lost_while_it_pays(hf, crash, drain, monkeypatch):
     crash.recover()
     drain()
     (paid,) = hf.jobs(task="shop.charge")
-    assert (paid.state, paid.attempt) == ("completed", 2)
+    assert (paid.state, paid.attempt) == ("completed", 1)
 
 
 def test_a_customer_is_asked_after_a_week_in_a_coroutine(clock, adrain, aassert_enqueued):

@@ -74,7 +74,7 @@ def test_everything_ends_as_planned_and_nothing_is_left(place: Path):
     assert done.returncode == 0, done.stdout + done.stderr
     marks = [line.split()[0] for line in done.stdout.splitlines() if line.lstrip().startswith(("✓", "✗"))]
     assert marks == ["✓"] * (len(PLAN) + 2)
-    for told in ("killed with -9", "taken back", "starts over", "1 dead, 2 attempts", "never existed"):
+    for told in ("killed with -9", "taken back", "is claimed again", "1 dead, 2 attempts", "never existed"):
         assert told in done.stdout
     assert "All 307 jobs ended as planned" in done.stdout
     assert "docs/" in done.stdout

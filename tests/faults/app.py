@@ -75,6 +75,14 @@ async def poison() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@hf.task(name="poison.late")
+async def late_poison(fuse: str) -> None:
+    """Kill its process as soon as a file is there."""
+    while not Path(fuse).exists():  # noqa: ASYNC110, ASYNC240 - as above
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @hf.task(name="alone", isolation="process")
 def alone(pipe: str, how: str) -> None:
     """Say who it is, and hold the pipe for as long as it lives."""

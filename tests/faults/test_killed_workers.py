@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from process import Process
 
 from holdfast import Holdfast, JobState
 from holdfast.task import named_job
@@ -38,14 +39,13 @@ def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path
     assert len(started) == 5 < len(claimed)
     until(lambda: set(counts()) == {"completed", "pending"}, say=counts)
     attempts = dict(ask("select id, attempt from holdfast.job"))
-    assert {attempts[job] for job in started} == {1}
-    assert {attempts[job] for job in claimed - started} == {0}
+    assert {attempts[job] for job in claimed} == {0}
+    assert {job for (job,) in ask("select job_id from holdfast.death")} == started
 
     gate.touch()
     crew(concurrency=5, lease_time=LEASE)
     until(lambda: counts() == {"completed": 3063}, say=counts)
     attempts = dict(ask("select id, attempt from holdfast.finished"))
-    assert {attempts.pop(job) for job in started} == {2}
     assert set(attempts.values()) == {1}
 
 
@@ -98,6 +98,68 @@ def test_a_job_that_kills_its_process_dies_alone(
     assert survivor.told.named("worker.lost") == []
 
 
+def test_a_job_that_kills_its_process_late_costs_its_neighbours_nothing(
+    hf: Holdfast, crew, gate: Path, tmp_path: Path, ask, until, counts
+):
+    """All of them were seen at work when the process died, as when it runs out of memory."""
+    fuse = tmp_path / "fuse"
+    crew(queues=["elsewhere"], lease_time=1)
+    poison, *others = hf.enqueue_many(
+        [
+            named_job("poison.late", {"fuse": str(fuse)}, max_attempts=1),
+            *(named_job("hold", {"gate": str(gate)}, max_attempts=1) for _ in range(10)),
+        ]
+    )
+    worker = crew(lease_time=1, concurrency=20)
+    until(lambda: counts() == {"running": 11}, say=counts)
+    fuse.touch()
+    assert worker.wait() == -signal.SIGKILL
+    until(lambda: counts() == {"pending": 11}, say=counts)
+    assert ask("select distinct attempt from holdfast.live") == [(0,)]
+    gate.touch()
+    assert crew(lease_time=1, concurrency=20).wait() == -signal.SIGKILL
+    crew(lease_time=1, concurrency=20)
+    until(lambda: counts() == {"completed": 10, "dead": 1}, say=counts)
+    assert (poison.refresh().state, poison.refresh().attempt) == (JobState.DEAD, 1)
+    assert {(job.refresh().attempt, len(job.errors())) for job in others} == {(1, 0)}
+
+
+def test_a_suspect_that_kills_later_than_any_other_would_start_kills_alone(
+    hf: Holdfast, crew, gate: Path, tmp_path: Path, ask, until, counts, clock
+):
+    fuse = tmp_path / "fuse"
+    poison, *others = hf.enqueue_many(
+        [
+            named_job("poison.late", {"fuse": str(fuse)}, max_attempts=1),
+            *(named_job("hold", {"gate": str(gate)}, max_attempts=1) for _ in range(10)),
+        ]
+    )
+
+    def dies(worker: Process, seconds: float) -> None:
+        clock.advance(seconds=seconds)
+        # One that comes now is claimed now, and so would be the next suspect.
+        last = hf.enqueue("noop")
+        until(lambda: last.refresh().state is JobState.COMPLETED)
+        held = sum(counts().get(state, 0) for state in ("claimed", "running"))
+        fuse.touch()
+        assert worker.wait() == -signal.SIGKILL
+        until(lambda: ask("select holdfast.recover(timeout => '0')") == [(held,)])
+        fuse.unlink()
+
+    worker = crew(lease_time=60, concurrency=20)
+    until(lambda: counts() == {"running": 11}, say=counts)
+    dies(worker, 7)
+    worker = crew(lease_time=60, concurrency=20)
+    until(lambda: counts().get("running") == 1, say=counts)
+    dies(worker, 8)
+    assert (poison.refresh().state, poison.refresh().attempt) == (JobState.DEAD, 1)
+    assert [job.refresh().attempt for job in others] == [0] * 10
+    gate.touch()
+    crew(lease_time=60, concurrency=20)
+    until(lambda: counts() == {"completed": 12, "dead": 1}, say=counts)
+    assert {(job.refresh().attempt, len(job.errors())) for job in others} == {(1, 0)}
+
+
 def test_others_do_not_wait_for_a_job_that_kills_its_worker(hf: Holdfast, crew, ask, until, counts):
     workers = [crew(lease_time=1) for _ in range(3)]
     poison, *others = hf.enqueue_many(
@@ -137,7 +199,7 @@ def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(
     attempts = dict(
         ask("select attempt, count(*) from holdfast.finished where task = 'hold' group by attempt")
     )
-    assert attempts == {1: 30, 2: 10}
+    assert attempts == {1: 40}
     assert {job.refresh().result for job in held} == {sleeper.pid}
     again = hf.enqueue("noop")
     until(lambda: again.refresh().state is JobState.COMPLETED)

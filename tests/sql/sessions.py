@@ -28,7 +28,7 @@ delete from holdfast.job; delete from holdfast.lane; delete from holdfast.runnin
 delete from holdfast.worker; delete from holdfast.finished; delete from holdfast.dead_letter;
 delete from holdfast.attempt_error; delete from holdfast.cancellation; delete from holdfast.step;
 delete from holdfast.checkpoint; delete from holdfast.event; delete from holdfast.event_count;
-delete from holdfast.waiter;
+delete from holdfast.waiter; delete from holdfast.death;
 delete from holdfast.used_id; delete from holdfast.schedule; delete from holdfast.schedule_tick;
 delete from holdfast.duty; delete from holdfast.swept; delete from holdfast.exported;
 delete from holdfast.stat_delta; delete from holdfast.stat;

@@ -93,7 +93,7 @@ def test_what_happens_to_a_job_is_an_event(sql, clock):
     lost = sql.claim_one()
     sql.rows("start", ids=[lost.id], leases=[lost.lease])
     sql.lose(lost.worker)
-    sql.finish([sql.claim_one()], "failed", errors=["at last"])
+    sql.finish([sql.claim_one()], "failed", errors=["at last"], retries=[False])
     sql.value("replay", id=job_id)
     held = sql.claim_one()
     sql.value("cancel", id=job_id)
@@ -105,7 +105,7 @@ def test_what_happens_to_a_job_is_an_event(sql, clock):
     ]  # fmt: skip
     failed, _, _, recovered, dead, *_ = events
     assert failed.data.items() >= {"error": "boom", "progress": 40, "stage": "render"}.items()
-    assert recovered.data["worker"] == str(lost.worker)
+    assert recovered.data == {"worker": str(lost.worker), "started": True, "deaths": 1}
     assert dead.data == {"error": "at last"}
     assert sql.job(job_id).events == len(events)
 

@@ -166,7 +166,7 @@ def test_a_zombie_whose_job_ended_in_recovery_is_told_so(sql, end, refused):
     worker = sql.value("register")
     job_id = sql.enqueue(max_attempts=1)
     zombie = sql.claim_one(worker=worker)
-    sql.value("progress", id=zombie.id, lease=zombie.lease)
+    sql.rows("start", ids=[zombie.id], leases=[zombie.lease], once=[True])
     if end == "cancelled":
         sql.value("cancel", id=job_id)
     sql.lose(worker)

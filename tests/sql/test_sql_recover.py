@@ -68,26 +68,34 @@ def test_a_long_job_that_is_alive_keeps_its_lease_however_long_it_runs(sql, watc
     assert sql.finish([job]) == []
 
 
-def test_started_jobs_have_one_attempt_more_and_unstarted_ones_do_not(sql, watch, worker_with):
-    _, jobs = worker_with(10, started=3)
+def test_at_a_first_death_no_attempt_counts(sql, watch, worker_with):
+    _, jobs = worker_with(10, started=3, max_attempts=1)
     assert watch(60) == 10
-    assert [sql.job(job.id).attempt for job in jobs] == [1] * 3 + [0] * 7
-    for job in jobs[:3]:
-        assert [error.attempt for error in sql.rows("job_errors", id=job.id)] == [1]
-        assert sql.job(job.id).last_error.startswith("lost:")
-    assert [sql.rows("job_errors", id=job.id) for job in jobs[3:]] == [[]] * 7
+    assert {(sql.state(job.id), sql.job(job.id).attempt) for job in jobs} == {("pending", 0)}
+    assert [sql.rows("job_errors", id=job.id) for job in jobs] == [[]] * 10
     assert sql("select from holdfast.running") == []
 
 
+def test_a_suspect_that_loses_its_worker_has_one_attempt_less(sql, watch, worker_with):
+    _, (job,) = worker_with(1, started=1)
+    watch(60)
+    sql.claim_one(worker=sql.value("register"))
+    assert watch(60) == 1
+    assert (sql.state(job.id), sql.job(job.id).attempt) == ("pending", 1)
+    assert [error.attempt for error in sql.rows("job_errors", id=job.id)] == [1]
+    assert sql.job(job.id).last_error.startswith("lost:")
+
+
 def test_a_job_out_of_attempts_goes_to_the_dead_letters(sql, watch, worker_with):
-    worker, jobs = worker_with(3, started=2, max_attempts=1)
-    assert watch(60) == 3
-    assert [sql.state(job.id) for job in jobs] == ["dead", "dead", "pending"]
-    dead = sql.job(jobs[0].id)
-    assert (dead.worker, dead.attempt) == (worker, 1)
+    _, (job,) = worker_with(1, started=1, max_attempts=1)
+    watch(60)
+    sql.claim_one(worker=(worker := sql.value("register")))
+    assert watch(60) == 1
+    dead = sql.job(job.id)
+    assert (dead.state, dead.worker, dead.attempt) == ("dead", worker, 1)
     assert dead.started_at is not None
     assert dead.last_error.startswith("lost:")
-    (error,) = sql.rows("job_errors", id=jobs[0].id)
+    (error,) = sql.rows("job_errors", id=job.id)
     assert str(worker) in error.error
 
 
@@ -254,7 +262,8 @@ def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(sql, clock, worker_w
     assert sql.live(jobs[0].id).state == "claimed", "its claim may have been made just now"
     clock.advance(seconds=31)
     sql.value("upkeep")
-    assert [(sql.state(job.id), sql.job(job.id).attempt) for job in jobs] == [("pending", 1), ("pending", 0)]
+    assert [(sql.state(job.id), sql.job(job.id).attempt) for job in jobs] == [("pending", 0), ("pending", 0)]
+    assert sql("select job_id, deaths from holdfast.death") == [(jobs[0].id, 1)]
 
 
 def test_orphans_are_found_between_all_other_workers_and_these_are_left_alone(sql, clock, worker_with):

@@ -16,7 +16,7 @@ def news(before: Picture, after: Picture) -> Iterator[str]:
     for kind in dict.fromkeys(after.cast.values()):
         yield from _first_failure(kind, before, after)
         if kind.loses_a_worker:
-            yield from _new_attempts(kind, before, after)
+            yield from _claimed_again(kind, before, after)
         if after.has_ended(kind) and not before.has_ended(kind):
             yield f"{kind.what}: {outcome(kind, after.of(kind))}"
 
@@ -27,7 +27,8 @@ def _first_failure(kind: Planned, before: Picture, after: Picture) -> Iterator[s
         yield f"{label(failed[0])} failed: {failed[0].last_error}; it will be retried"
 
 
-def _new_attempts(kind: Planned, before: Picture, after: Picture) -> Iterator[str]:
+def _claimed_again(kind: Planned, before: Picture, after: Picture) -> Iterator[str]:
     for job in after.of(kind):
-        if 0 < before.jobs.get(job.id, job).attempt < job.attempt:
-            yield f"{label(job)} starts over on {job.worker_name}, as attempt {job.attempt}"
+        claimed_at = before.jobs.get(job.id, job).claimed_at
+        if claimed_at is not None and claimed_at != job.claimed_at:
+            yield f"{label(job)} is claimed again, by {job.worker_name}"

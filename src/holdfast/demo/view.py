@@ -25,7 +25,7 @@ STATES = {
     JobState.CANCELLED: "magenta",
 }
 WORDS = {
-    "bold green": ("completed", "at work", "starts over"),
+    "bold green": ("completed", "at work", "is claimed again"),
     "bold red": ("failed", "dead", "killed with -9", "taken back"),
     "bold magenta": ("cancelled", "rolled back"),
 }

@@ -63,8 +63,8 @@ class StagedExecutor(Executor):
         crashed = job.id in stage.failures and _is_crash(stage.failures[job.id].error)
         began = report.outcome != "released"
         if (crashed and stage.ends("during", job)) or (began and stage.ends("after", job)):
-            # As if it had run for as long as it takes for a start to be written down: else the attempt would
-            # not count, and nobody would suspect the job.
+            # As if it had run for as long as it takes for a start to be written down: otherwise the
+            # death would not be counted for this job.
             await self._record(calls.start([job.id], [job.lease], [FLUSH_SECONDS]))
             await self._lose(job)
         return report

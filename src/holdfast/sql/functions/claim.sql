@@ -127,7 +127,7 @@ begin
   loop
     its_priority := level.priority;
     is_suspect := level.kind = 2;
-    continue when is_suspect and holdfast.has_fresh_suspect(consumer, now_at);
+    continue when is_suspect and not holdfast.may_take_suspect(consumer, now_at);
     passed := 0;
 
     loop
@@ -455,22 +455,56 @@ as $$
 $$;
 comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
 
--- Whether a worker has taken a suspect so lately that it may still be the
--- death of it. One that has lived for 5 seconds lets the next one start, so
--- that long innocent jobs do not run one by one for hours.
-create or replace function holdfast.has_fresh_suspect(worker uuid, now_at timestamptz)
+-- Whether a worker holds a suspect that is not cleared yet: that may still kill the
+-- worker. A suspect is cleared when it has run clearly longer than at any death so far.
+-- Twenty innocent jobs of an hour each would otherwise run one after the other.
+drop function if exists holdfast.has_fresh_suspect(uuid, timestamptz); -- each was cleared after 5 seconds
+create or replace function holdfast.has_uncleared_suspect(worker uuid, now_at timestamptz)
 returns boolean
-language sql stable
+language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   select exists (
     select
     from holdfast.live j
     join holdfast.lane l on l.id = j.lane_id
-    where j.worker_id = has_fresh_suspect.worker
+    left join lateral (select d.longest from holdfast.death d where d.job_id = j.id offset 0) d on true
+    where j.worker_id = has_uncleared_suspect.worker
       and j.state = 'claimed'
       and l.kind = 2
-      and j.claimed_at > now_at - interval '5 seconds'
+      and now_at - j.claimed_at < holdfast.clearing_time(d.longest)
   )
 $$;
-comment on function holdfast.has_fresh_suspect(uuid, timestamptz) is 'Whether this worker took a suspect in the last 5 seconds and still holds it.';
+comment on function holdfast.has_uncleared_suspect(uuid, timestamptz) is 'Whether this worker holds a suspect that has not run for long enough to be cleared.';
+
+create or replace function holdfast.clearing_time(longest interval)
+returns interval
+language sql immutable
+as $$
+  select greatest(interval '5 seconds', 2 * clearing_time.longest)
+$$;
+comment on function holdfast.clearing_time(interval) is 'How long a suspect must run to be cleared, given how long it had run at a death.';
+
+-- Whether a worker may take a suspect now. Two claims of one worker must not both find
+-- that it may, so they wait for each other at its row. That also puts on record that
+-- the worker is alive at this moment: if it dies later, recover() sees that the
+-- suspects it holds had been cleared.
+create or replace function holdfast.may_take_suspect(worker uuid, now_at timestamptz)
+returns boolean
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+begin
+  if holdfast.has_uncleared_suspect(may_take_suspect.worker, now_at) then
+    return false;
+  end if;
+  update holdfast.worker w
+  set heartbeat_at = greatest(w.heartbeat_at, now_at)
+  where w.id = may_take_suspect.worker
+    and w.lost_at is null
+    and w.left_at is null;
+  return found and not holdfast.has_uncleared_suspect(may_take_suspect.worker, now_at);
+end
+$$;
+comment on function holdfast.may_take_suspect(uuid, timestamptz) is 'Whether a worker may take a suspect now; a worker takes the next one when the last is cleared.';

@@ -68,7 +68,7 @@ $$;
 comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is 'Lock the dead letters that match.';
 
 -- Put dead letters, locked by the caller, back on their queues: the same id,
--- payload, headers, priority and time of making; attempts start again at 0, and
+-- payload, headers, priority and time of making; attempts and deaths start again at 0, and
 -- the errors of before stay on record. So do the finished steps and the checkpoint,
 -- from which it goes on, unless it is to start over: the header `resumes` tells a
 -- worker to look for them although it is a first attempt. One whose id a live job
@@ -106,6 +106,7 @@ begin
     return 0;
   end if;
   delete from holdfast.dead_letter d where d.id = any(revived);
+  delete from holdfast.death d where d.job_id = any(revived);
   if start_over then
     perform holdfast.forget_memory(revived);
   end if;

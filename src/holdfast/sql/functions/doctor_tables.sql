@@ -17,7 +17,8 @@ as $$
     ('schedule_pkey', 'schedule'), ('schedule_tick_pkey', 'schedule_tick'), ('schedule_tick_time', 'schedule_tick'),
     ('step_pkey', 'step'), ('step_time', 'step'), ('checkpoint_pkey', 'checkpoint'), ('checkpoint_time', 'checkpoint'),
     ('event_id', 'event'), ('event_xid', 'event'), ('event_job', 'event'), ('event_queue', 'event'),
-    ('event_count_pkey', 'event_count'), ('event_count_time', 'event_count'), ('waiter_pkey', 'waiter')
+    ('event_count_pkey', 'event_count'), ('event_count_time', 'event_count'), ('waiter_pkey', 'waiter'),
+    ('death_pkey', 'death')
   ),
   ours as (
     select i.relname as name, t.relname as of, i.relkind = 'I' as partitioned, i.relispartition as part, x.indisvalid and x.indisready as valid

@@ -363,10 +363,14 @@ begin
     now_at);
   perform holdfast.call_off(array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'cancelled'), now_at);
   perform holdfast.put_back(
-    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb in ('released', 'interrupted')),
-    array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb in ('released', 'interrupted')),
+    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'interrupted'),
+    array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb = 'interrupted'),
+    '{}', 1, now_at);
+  perform holdfast.put_back(
     array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'released'),
-    1, now_at);
+    array(select r.error from unnest(job_ids, verbs, errs) r (id, verb, error) where r.verb = 'released'),
+    array(select r.id from unnest(job_ids, verbs) r (id, verb) where r.verb = 'released'),
+    null, now_at);
 
   update holdfast.live j
   set
@@ -419,7 +423,8 @@ comment on function holdfast.log_given_back(uuid[], text[], text[], interval[], 
   'Write the events of attempts that failed, were snoozed or interrupted.';
 
 -- Move held jobs back into a lane of `kind` beside their own, to new places in
--- their old order. Those in `refunded` get the attempt of this claim back.
+-- their old order. Without a kind, suspects stay suspects: they had not started, so
+-- nothing has cleared them. Those in `refunded` get the attempt of this claim back.
 create or replace function holdfast.put_back(ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -437,7 +442,11 @@ begin
   perform holdfast.check_places(ids);
   -- Apart, as arrays: joined to the jobs, each would be looked up once for each lane
   -- where the planner takes `live` for empty.
-  select array_agg(d.lane_id) as old, array_agg(holdfast.sibling(d.lane_id, put_back.kind)) as new into lanes
+  select
+    array_agg(d.lane_id) as old,
+    array_agg(holdfast.sibling(
+      d.lane_id, coalesce(put_back.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
+  into lanes
   from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;
   update holdfast.live j
   set

@@ -12,9 +12,7 @@
 --
 -- With a timeout given by hand there is no such grace: the caller knows.
 --
--- Who pays for a death: attempts count at claim, but jobs with no recorded start
--- get theirs back. All become suspects, and a suspect's start is recorded as it
--- is claimed; where a suspect had started, only suspects are charged.
+-- take_back() decides which jobs pay for the death of a worker.
 --
 -- Lock order: rows of `worker`, then of `live`. Jobs that are locked are stepped
 -- over: they are just being reported on, and the next look comes soon.
@@ -221,8 +219,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  started record;
   charged uuid[];
-  spent uuid[];
   spared uuid[];
   dead uuid[];
   cancelled uuid[];
@@ -232,27 +230,17 @@ begin
     return 0;
   end if;
 
-  with held as (
-    select j.id, j.worker_id, l.kind = 2 as suspect, x.job_id is not null as started, coalesce(x.once, false) as once
-    from holdfast.live j
-    join holdfast.lane l on l.id = j.lane_id
-    left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
-    where j.id = any(ids)
-  ),
-  judged as (
-    select h.*, bool_or(h.suspect and h.started) over (partition by h.worker_id) as suspect_at_work
-    from held h
-  )
   select
-    coalesce(array_agg(g.id) filter (where g.pays), '{}'),
-    coalesce(array_agg(g.id) filter (where g.pays and g.once), '{}'),
-    coalesce(array_agg(g.id) filter (where not g.pays), '{}')
-  into charged, spent, spared
-  from (
-    select g.*, g.suspect or not g.suspect_at_work or g.once or take_back.reason is not null as pays
-    from judged g
-    where g.started
-  ) g;
+    coalesce(array_agg(s.id), '{}') as ids,
+    coalesce(array_agg(s.id) filter (where s.pays), '{}') as charged,
+    coalesce(array_agg(s.id) filter (where s.ends), '{}') as ended,
+    coalesce(array_agg(s.id) filter (where not s.pays), '{}') as spared,
+    array_agg(s.deaths) as deaths,
+    array_agg(s.ran) as ran
+  into started
+  from holdfast.who_pays(ids, now_at, take_back.reason) s;
+  charged := started.charged;
+  spared := started.spared;
 
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error)
   select j.id, j.attempt, now_at, j.worker_id,
@@ -293,19 +281,29 @@ begin
   cancelled := array(select j.id from holdfast.live j where j.id = any(ids) and j.cancel_requested_at is not null);
   dead := array(
     select j.id from holdfast.live j
-    where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(spent)) and j.cancel_requested_at is null);
+    where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(started.ended)) and j.cancel_requested_at is null);
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
   perform holdfast.call_off(cancelled, now_at);
   perform holdfast.bury(dead, null, now_at);
+  if take_back.reason is null then
+    insert into holdfast.death as d (job_id, deaths, longest)
+    select s.id, s.deaths, s.ran
+    from unnest(started.ids, started.deaths, started.ran) s (id, deaths, ran)
+    where s.id = any(waiting)
+    order by s.id
+    on conflict (job_id) do update
+      set deaths = excluded.deaths, longest = greatest(d.longest, excluded.longest);
+  end if;
   perform holdfast.log_live(
     waiting, 'job.recovered',
     array(
       select jsonb_strip_nulls(jsonb_build_object(
-        'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason,
+        'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason, 'deaths', d.deaths,
         'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(waiting) with ordinality i (id, n)
       left join lateral (select j.worker_id from holdfast.live j where j.id = i.id offset 0) j on true
       left join lateral (select x.* from holdfast.running x where x.job_id = i.id offset 0) x on true
+      left join lateral (select d.deaths from holdfast.death d where d.job_id = i.id offset 0) d on true
       order by i.n),
     now_at);
   -- Whose attempt is refunded although it had started may have kept something.
@@ -318,3 +316,58 @@ begin
 end
 $$;
 comment on function holdfast.take_back(uuid[], timestamptz, text) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';
+
+-- Which of these jobs, of those that had started, pay for the death of their worker with
+-- the attempt, and for which it was the last attempt they get.
+--
+-- - A worker holds at most one suspect that is not cleared: claim() sees to that. If it
+--   had one, that one pays.
+-- - Otherwise nobody pays: any of the jobs may have been the culprit. All of them become
+--   suspects. A job that had not started gets its attempt back in any case.
+-- - Deaths are counted per job, so that a culprit that is never the uncleared one ends
+--   too: with more deaths than max_attempts, unless this death is another one's.
+-- - A job that must not run twice ends at its first death.
+-- - A job that is taken back for a reason of its own pays.
+--
+-- When the worker died is not known, only when it was last alive. A suspect counts as
+-- cleared if it had been by then; how long a job has run at most is put on record.
+create or replace function holdfast.who_pays(ids uuid[], now_at timestamptz, reason text)
+returns table (id uuid, pays boolean, ends boolean, deaths integer, ran interval)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  with held as (
+    select
+      j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started, coalesce(x.once, false) as once,
+      l.kind = 2 as suspect, d.longest, w.lease_time,
+      -- A suspect without a count was held at one death, before its start was on record.
+      1 + coalesce(d.deaths, case when l.kind = 2 then 1 else 0 end) as deaths,
+      max(greatest(w.heartbeat_at, j.claimed_at, x.changed_at)) over (partition by j.worker_id) as alive_at
+    from holdfast.live j
+    join holdfast.lane l on l.id = j.lane_id
+    left join holdfast.worker w on w.id = j.worker_id
+    left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
+    left join lateral (select d.* from holdfast.death d where d.job_id = j.id offset 0) d on true
+    where j.id = any(ids)
+  ),
+  seen as (
+    select h.*, h.suspect and h.started and h.alive_at - h.claimed_at < holdfast.clearing_time(h.longest) as uncleared
+    from held h
+  ),
+  judged as (
+    select
+      s.*,
+      s.once or who_pays.reason is null
+        and s.deaths > s.max_attempts
+        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id)) as ends
+    from seen s
+  )
+  select
+    g.id, g.ends or g.uncleared or who_pays.reason is not null, g.ends, g.deaths,
+    -- Heartbeats are sent every sixth of the lease time, and one may have failed.
+    least(now_at, g.alive_at + coalesce(g.lease_time, interval '30 seconds') / 3) - g.claimed_at
+  from judged g
+  where g.started
+$$;
+comment on function holdfast.who_pays(uuid[], timestamptz, text) is
+  'Which of these jobs, of those that had started, pay for the death of their worker, and for which it is the end; and how often and how long they have run at a death.';

@@ -116,6 +116,11 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
+  delete from holdfast.death d
+  where not exists (select from holdfast.live j where j.id = d.job_id offset 0);
+  get diagnostics amount = row_count;
+  done := done + amount;
+
   delete from holdfast.schedule_tick t
   where t.ctid = any(array(
     select o.ctid from holdfast.schedule_tick o where o.tick < now_at - interval '30 days' limit 50000));

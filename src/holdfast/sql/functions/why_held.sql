@@ -87,7 +87,7 @@ begin
   return next;
   if lane.kind = 2 then
     answer := 'suspect';
-    explanation := 'A worker died while it held this job before, so its worker took it alone.';
+    explanation := 'A worker died while it held this job before, so its worker takes no other such job until this one is cleared.';
     remedy := format('If that happens again, its errors say so: holdfast job %s', job.id);
     return next;
   end if;

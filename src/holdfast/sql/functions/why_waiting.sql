@@ -165,6 +165,7 @@ declare
   servers record;
   ahead record;
   held record;
+  deaths integer;
 begin
   select
     coalesce(array_agg(w), '{}') as workers,
@@ -211,11 +212,14 @@ begin
   end if;
 
   if lane.kind = 2 then
+    deaths := coalesce((select d.deaths from holdfast.death d where d.job_id = job.id), 0);
     answer := 'suspect';
-    explanation := 'A worker died while it held this job. So it runs one at a time: a worker takes such a job alone, and no '
-      'other such within 5 seconds, so that only the culprit pays if the worker dies again.';
+    explanation := format('A worker died while it held this job%s. A worker runs one such job at a time and takes the next '
+      'when the last has ended, or has run clearly longer than at any death. So only the culprit pays if the worker dies again.',
+      case when deaths > 0 then format(', which was running then; that has happened %s',
+        case deaths when 1 then 'once' else deaths || ' times' end) else '' end);
     remedy := 'Wait. If workers keep dying, its errors say so: holdfast job ' || job.id;
-    detail := jsonb_build_object('attempt', job.attempt, 'max_attempts', job.max_attempts);
+    detail := jsonb_build_object('attempt', job.attempt, 'max_attempts', job.max_attempts, 'deaths', deaths);
     return next;
   end if;
 
