@@ -113,7 +113,7 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 
 def mask_dsn(dsn: str) -> str:
     """The connection string without its passwords, in both of libpq's notations."""
-    if re.match(r"\w+://", dsn):
+    if re.match(r"\s*[\w+.-]+://", dsn):
         # Up to the last "@": a password that should have been escaped is rather cut too far than shown.
         dsn = re.sub(r"(?<=://)([^:@/]*):.*@", rf"\1:{MASK}@", dsn, flags=re.DOTALL)
         return re.sub(r"((?:ssl)?password=)[^&]*", rf"\1{MASK}", dsn)

@@ -2,9 +2,11 @@
 
 import os
 import subprocess
+from urllib.parse import quote
 
 import pytest
 from programs import HOLDFAST
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Holdfast
 from holdfast.cli.root import ELSEWHERE
@@ -34,6 +36,14 @@ def test_an_address_that_cannot_be_read_is_not_repeated(run, address):
     assert (answer.code, answer.out) == (2, "")
     assert "Error: the DSN cannot be read" in answer.err
     assert "eim" not in answer.err
+
+
+def test_a_url_of_sqlalchemys_works_as_an_option_too(run, holdfast_dsn: str):
+    parts = conninfo_to_dict(holdfast_dsn)
+    url = f"postgresql+psycopg://{parts['user']}@/{parts['dbname']}?host={quote(parts['host'], safe='')}"
+    answer = run("dsn", "--dsn", url)
+    assert answer.out.startswith("postgresql://")
+    assert run("queue", "list", "--dsn", url).code == 0
 
 
 def test_an_empty_address_never_means_another_database(run, monkeypatch):

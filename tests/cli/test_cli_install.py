@@ -1,6 +1,7 @@
 """Install the schema, see where it goes, open psql there."""
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -28,12 +29,27 @@ def empty_dsn(holdfast_server: str) -> Iterator[str]:
 def test_migrate_installs_the_schema_once(run, empty_dsn: str):
     first, second = run("--dsn", empty_dsn, "migrate"), run("migrate", "--dsn", empty_dsn)
     assert (first.code, second.code) == (0, 0)
-    assert first.out.startswith("Applied ")
-    assert "0001_jobs" in first.out
+    assert re.fullmatch(r"Installed Holdfast \S+ in .*\.\n", first.out)
     assert second.out.startswith("The schema is up to date in ")
     assert empty_dsn.split("dbname=")[1].split(maxsplit=1)[0] in second.out
     assert run("migrate", "--json", "--dsn", empty_dsn).json == {"applied": [], "roles": []}
     assert run("jobs", "--dsn", empty_dsn).code == 0
+
+
+def test_migrate_says_what_an_upgrade_has_applied_in_one_sentence(run, empty_dsn: str):
+    run("migrate", "--dsn", empty_dsn)
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        connection.execute("update holdfast.migration set checksum = '' where name = any('{clock,lane}')")
+    upgraded = run("migrate", "--dsn", empty_dsn)
+    assert upgraded.out.startswith("Upgraded the schema to Holdfast ")
+    assert upgraded.out.endswith(": 2 SQL files applied.\n")
+    assert upgraded.out.count("\n") == 1
+
+
+def test_migrate_lists_the_files_if_it_is_asked_to(run, empty_dsn: str):
+    lines = run("migrate", "--verbose", "--dsn", empty_dsn).out.splitlines()
+    assert lines[0].startswith("Installed ")
+    assert "  0001_jobs" in lines
 
 
 def test_a_database_without_the_schema_is_answered_with_what_to_do(run, empty_dsn: str):

@@ -1,6 +1,7 @@
 """Schedules from a command line."""
 
 import pytest
+from programs import on_terminal, plain
 
 from holdfast import Holdfast
 
@@ -45,6 +46,15 @@ def test_the_list_has_words_and_the_next_five_times(holdfast, hf: Holdfast):
     assert head.split() == ["NAME", "TASK", "NEXT_AT", "LAST_AT", "ZONE", "BY", "ERROR", "SAYS", "TIMES"]
     assert "every 30 seconds" in line
     assert line.split()[-5:] == [moment.split(".")[0] + "Z" for moment in row["upcoming"]]
+
+
+def test_the_list_shows_the_zone_on_a_narrow_terminal_too(hf: Holdfast, holdfast_dsn: str):
+    hf.schedules.add("nightly", "report.build", cron="0 9 * * mon-fri", zone="Europe/Berlin")
+    hf.schedules.add("ping", "ping", every=90)
+    page = plain(on_terminal(["schedule", "list"], dsn=holdfast_dsn, columns=80))
+    assert max(map(len, page.splitlines())) <= 80
+    assert "Europe/Berlin" in page
+    assert "UTC" not in page, "an interval has no zone"
 
 
 def test_a_schedule_is_changed(holdfast, hf: Holdfast):

@@ -1,6 +1,7 @@
 """Numbers about queues, and whether they are well, from a command line."""
 
 import pytest
+from programs import on_terminal, plain
 
 from holdfast import Holdfast
 from holdfast.cli.stats import BARS, PLAIN_BARS, sparkline
@@ -36,6 +37,31 @@ def test_stats_show_what_was_done_in_the_last_hour(holdfast, hf: Holdfast, drain
         ("broken", 0, 1),
         ("done", 3, 0),
     ]
+
+
+@pytest.mark.parametrize("by", ["queue", "task"])
+def test_stats_fit_a_terminal_of_eighty_columns_and_cut_nothing(hf: Holdfast, holdfast_dsn, drain, ask, by):
+    @hf.task(name="mail.welcome", queue="notifications")
+    async def welcome() -> None: ...
+
+    @hf.task(name="report.build", queue="reports", max_attempts=1)
+    async def build() -> None:
+        raise RuntimeError
+
+    hf.enqueue_many(welcome.call() for _ in range(1200))
+    build.enqueue()
+    drain()
+    ask("select holdfast.fold_stats()")
+    hf.enqueue_many(welcome.call() for _ in range(12))
+    hf.enqueue("later", queue="reports", delay=3600)
+    hf.pause("reports")
+    page = plain(on_terminal(["stats", "--by", by], dsn=holdfast_dsn, columns=80))
+    head, *lines = page.splitlines()
+    assert max(map(len, [head, *lines])) <= 80
+    assert "…" not in page
+    wanted = {"queue", "pending", "running", "dead", "failed", "completed" if by == "queue" else "task"}
+    assert wanted <= set(head.split())
+    assert "last hour" in plain(on_terminal(["stats", "--by", by], dsn=holdfast_dsn, columns=160))
 
 
 def test_stats_mark_as_estimated_also_what_the_sample_has_none_of(holdfast, hf: Holdfast, ask):

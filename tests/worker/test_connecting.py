@@ -7,11 +7,12 @@ import socket
 import threading
 import time
 from datetime import timedelta
+from urllib.parse import quote
 from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
 from holdfast.job import NewJob
@@ -40,6 +41,38 @@ def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp
             assert time.monotonic() - begun < 3
             assert "hunter2" not in f"{refusal.value} {refusal.value.dsn} {hf!r}"
             assert "*****" in refusal.value.dsn
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("dbname", 'database "nowhere" does not exist. Create it with createdb nowhere, or'),
+        ("user", 'role "nowhere" does not exist. Create it with createuser nowhere, or'),
+    ],
+)
+def test_a_server_that_refuses_the_database_or_the_role_does_answer(holdfast_dsn: str, field, said):
+    with Holdfast(make_conninfo(holdfast_dsn, password="geheim", **{field: "nowhere"})) as hf:
+        for attempt in (hf.queues, lambda: asyncio.run(hf.aqueues()), hf.worker, hf.migrate):
+            with pytest.raises(DatabaseUnavailable, match=r"^cannot connect to ") as refusal:
+                attempt()
+            assert said in str(refusal.value)
+            assert "does not answer" not in str(refusal.value)
+            assert "geheim" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])
+def test_a_url_of_sqlalchemys_is_a_dsn(holdfast_dsn: str, monkeypatch, driver):
+    parts = conninfo_to_dict(holdfast_dsn)
+    query = f"{parts['dbname']}?host={quote(parts['host'], safe='')}&port={parts.get('port', 5432)}"
+    url = f"postgresql+{driver}://{parts['user']}:geheim@/{query}"
+    with Holdfast(url) as hf:
+        assert hf.dsn.startswith("postgresql://")
+        assert "geheim" not in repr(hf)
+        hf.enqueue("noop")
+    monkeypatch.setenv("HOLDFAST_DSN", url)
+    with Holdfast() as hf:
+        assert "geheim" not in repr(hf)
+        assert [row.name for row in hf.queues()] == ["default"]
 
 
 def test_a_dsn_that_stays_silent_is_given_up(silent_port):

@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+from importlib.metadata import version
 
 import click
 
@@ -20,8 +21,9 @@ ROLES = ["holdfast_producer", "holdfast_worker", "holdfast_viewer", "holdfast_op
 @common_options
 @click.option("--print", "printed", is_flag=True, help="Print the SQL for a DBA instead of running it.")
 @click.option("--roles", is_flag=True, help="Also make the roles of those who use it, with their rights.")
+@click.option("--verbose", is_flag=True, help="Also list the SQL files that were applied.")
 @pass_settings
-def migrate(settings: Settings, *, printed: bool, roles: bool) -> None:
+def migrate(settings: Settings, *, printed: bool, roles: bool, verbose: bool) -> None:
     """Install the schema, or bring it up to this release.
 
     It is safe to run at any time, by any number of processes at once, and while workers work. An embedded
@@ -47,12 +49,18 @@ def migrate(settings: Settings, *, printed: bool, roles: bool) -> None:
     if settings.as_json:
         show_json({"applied": applied, "roles": ROLES if roles else []})
         return
-    if roles:
-        click.echo(f"{', '.join(ROLES[:-1])} and {ROLES[-1]} have their rights in {mask_dsn(where)}.")
-    if applied:
-        click.echo(f"Applied {plural(len(applied), 'file')} to {mask_dsn(where)}: {', '.join(applied)}.")
+    release = f"Holdfast {version('holdfast')}"
+    if "bootstrap" in applied:
+        click.echo(f"Installed {release} in {mask_dsn(where)}.")
+    elif applied:
+        changed = plural(len(applied), "SQL file")
+        click.echo(f"Upgraded the schema to {release} in {mask_dsn(where)}: {changed} applied.")
     else:
         click.echo(f"The schema is up to date in {mask_dsn(where)}.")
+    if verbose:
+        click.echo("".join(f"  {name}\n" for name in applied), nl=False)
+    if roles:
+        click.echo(f"{', '.join(ROLES[:-1])} and {ROLES[-1]} have their rights there.")
 
 
 def _missing_sql(settings: Settings, *, roles: bool) -> str:

@@ -178,25 +178,33 @@ def _table(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> "Table
 
 
 def _fitting(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> list[tuple[Column[T], int]]:
-    """The columns that say anything and have room, with their widths. The first, an id, is never cut."""
+    """The columns that say anything and have room, with their widths.
+
+    Columns that can be spared go first. Then text is cut, but never the first column, an id, and no number.
+    """
     needed = {column.title: max(len(column.cell(row)) for row in rows) for column in columns}
     *firm, last = (column for column in columns if needed[column.title])
     widths = {column.title: max(needed[column.title], len(column.head)) + _GAP for column in columns}
+    wanted = min(needed[last.title], _ENOUGH)
 
     def left() -> int:
         return room - sum(widths[column.title] for column in firm)
 
-    for victim in sorted((column for column in firm if column.spare), key=lambda column: -column.spare):
-        if left() >= min(needed[last.title], _ENOUGH):
+    for victim in sorted((column for column in [*firm, last] if column.spare), key=lambda it: -it.spare):
+        if left() >= wanted:
             break
-        firm.remove(victim)
-    for column in sorted(firm[1:], key=lambda column: -widths[column.title]):
+        if victim is last:
+            wanted = 0
+        else:
+            firm.remove(victim)
+    texts = [column for column in firm[1:] if not column.right]
+    for column in sorted(texts, key=lambda column: -widths[column.title]):
         widths[column.title] -= max(0, min(-left(), widths[column.title] - _NARROW))
     while left() < 0 and len(firm) > 1:
         firm.pop()
     fitting = [(column, widths[column.title] - _GAP) for column in firm]
     rest = min(left(), widths[last.title] - _GAP)
-    return [*fitting, (last, rest)] if rest >= min(_NARROW, needed[last.title]) else fitting
+    return [*fitting, (last, rest)] if wanted and rest >= min(_NARROW, needed[last.title]) else fitting
 
 
 def _escaped(character: str) -> str:

@@ -291,11 +291,17 @@ _COLUMNS: list[Column[ScheduleRow]] = [
         seen=lambda row: None if row.last_at is None else times.ago(row.last_at),
         spare=1,
     ),
-    Column("ZONE", lambda row: row.zone, spare=3),
+    Column("ZONE", lambda row: row.zone, seen=lambda row: row.zone if row.cron else None),
     Column("BY", lambda row: "code" if row.declared else "operator", spare=4),
     Column("ERROR", lambda row: row.error, style="red"),
     Column("SAYS", lambda row: row.words),
-    Column("TIMES", lambda row: " ".join(map(times.absolute, row.upcoming)), seen=_then, heading="next five"),
+    Column(
+        "TIMES",
+        lambda row: " ".join(map(times.absolute, row.upcoming)),
+        seen=_then,
+        heading="next five",
+        spare=3,
+    ),
 ]
 
 _OUTCOME: list[Column[tuple[str, str]]] = [

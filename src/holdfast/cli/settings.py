@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from holdfast.client import Holdfast
+from holdfast.database import without_driver
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,7 +45,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         # An unset shell variable must not send anybody to another database.
         raise click.BadParameter("is empty", ctx, option)
     if value and option.name:
-        setattr(settings, option.name, value)
+        setattr(settings, option.name, without_driver(value) if option.name == "dsn" else value)
 
 
 def dsn_option(command: F) -> F:

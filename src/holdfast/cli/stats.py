@@ -136,24 +136,19 @@ def _columns(by: By) -> list[Column[QueueStats]]:
         Column("QUEUE", lambda row: row.queue),
         *([Column[QueueStats]("TASK", lambda row: row.task)] if by == "task" else []),
         *(_count(state) for state in states),
-        Column("OLDEST", lambda row: _absolute(row.oldest_pending_at), seen=_waits, spare=1),
+        Column("OLDEST", lambda row: _absolute(row.oldest_pending_at), seen=_waits, spare=5),
         Column("PAUSED", lambda row: "paused" if row.paused else "", style="bold yellow"),
-        Column("PER_MINUTE", _per_minute, heading="per min", right=True),
+        Column(
+            "PER_MINUTE",
+            lambda row: _per_minute(row, "{:.4g}"),
+            seen=lambda row: _per_minute(row, "{:.2g}"),
+            heading="per min",
+            right=True,
+            spare=2,
+        ),
         Column("FAILURES", _failures, heading="failed", right=True, style=_failure_style),
-        Column(
-            "WAIT_P50",
-            lambda row: _seconds(row, "wait", "p50"),
-            seen=lambda row: _pair(row, "wait"),
-            heading="waited",
-        ),
-        Column("WAIT_P95", lambda row: _seconds(row, "wait", "p95"), seen=lambda _: ""),
-        Column(
-            "RUN_P50",
-            lambda row: _seconds(row, "run", "p50"),
-            seen=lambda row: _pair(row, "run"),
-            heading="ran",
-        ),
-        Column("RUN_P95", lambda row: _seconds(row, "run", "p95"), seen=lambda _: ""),
+        *_times("wait", "waited", spare=1),
+        *_times("run", "ran", spare=3),
         Column("ESTIMATED", lambda row: ",".join(row.estimated), seen=lambda _: ""),
         Column(
             "LAST_HOUR",
@@ -161,6 +156,7 @@ def _columns(by: By) -> list[Column[QueueStats]]:
             seen=lambda row: sparkline(row.minutes),
             heading="last hour",
             style="green",
+            spare=6,
         ),
     ]
 
@@ -172,7 +168,7 @@ def _count(state: str) -> Column[QueueStats]:
         seen=lambda row: f"{'~' if state in row.estimated else ''}{row.counts[state]}",
         right=True,
         style=lambda row: STATE_STYLES[state] if row.counts[state] else "dim",
-        spare={"cancelled": 4, "claimed": 3, "scheduled": 2}.get(state, 0),
+        spare={"cancelled": 9, "claimed": 8, "scheduled": 4}.get(state, 0),
     )
 
 
@@ -184,8 +180,27 @@ def _waits(row: QueueStats) -> str:
     return f"waits {times.lasting(row.oldest_pending_at)}" if row.oldest_pending_at else ""
 
 
-def _per_minute(row: QueueStats) -> str:
-    return f"{row.hour.per_second * 60:.4g}" if row.hour and row.hour.completed else ""
+def _times(what: str, heading: str, *, spare: int) -> list[Column[QueueStats]]:
+    """How long half of the jobs took, and 95 % of them."""
+    shared = {"p50": (heading, spare), "p95": ("p95", 7)}
+    return [
+        Column(
+            f"{what}_{figure}".upper(),
+            lambda row, figure=figure: _seconds(row, what, figure),  # type: ignore[misc]
+            seen=lambda row, figure=figure: _span(row, what, figure),  # type: ignore[misc]
+            heading=head,
+            right=True,
+            spare=spared,
+        )
+        for figure, (head, spared) in shared.items()
+    ]
+
+
+def _per_minute(row: QueueStats, shape: str) -> str:
+    if not row.hour or not row.hour.completed:
+        return ""
+    rate = row.hour.per_second * 60
+    return f"{rate:.0f}" if rate >= 100 else shape.format(rate)  # noqa: PLR2004 - no exponents
 
 
 def _failures(row: QueueStats) -> str:
@@ -208,6 +223,6 @@ def _seconds(row: QueueStats, what: str, figure: str) -> str:
     return "" if found is None else f"{found.total_seconds():.3g}"
 
 
-def _pair(row: QueueStats, what: str) -> str:
-    half, most = _time(row, what, "p50"), _time(row, what, "p95")
-    return "" if half is None or most is None else f"{times.span(half)} {times.span(most)}"
+def _span(row: QueueStats, what: str, figure: str) -> str:
+    found = _time(row, what, figure)
+    return "" if found is None else times.span(found)

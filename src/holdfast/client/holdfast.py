@@ -15,7 +15,7 @@ from holdfast.client.following import Following
 from holdfast.client.job import Job
 from holdfast.client.looking import Looking
 from holdfast.client.operating import Operating
-from holdfast.database import Database, aload_on, load_on
+from holdfast.database import Database, aload_on, load_on, without_driver
 from holdfast.errors import UnknownOption
 from holdfast.job import NewJob
 from holdfast.options import CallKeywords, TaskKeywords
@@ -34,9 +34,9 @@ R = TypeVar("R")
 class Holdfast(Looking, Operating, Following):
     """One queue system in one database.
 
-    `dsn` is a libpq connection string; without it HOLDFAST_DSN is used, and without that a private
-    PostgreSQL is started when it is first needed, and migrated by itself. `transaction_pooling` is for
-    PgBouncer in transaction mode.
+    `dsn` is a libpq connection string, or a URL of SQLAlchemy's (postgresql+psycopg://…).
+    Without it HOLDFAST_DSN is used, and without that a private PostgreSQL is started when it is first
+    needed, and migrated by itself. `transaction_pooling` is for PgBouncer in transaction mode.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Holdfast(Looking, Operating, Following):
             raise limits.refused(
                 "dsn", dsn, "must be a connection string", hint="Leave it out for the default."
             )
-        self._given = dsn
+        self._given = dsn and without_driver(dsn)
         self._transaction_pooling = transaction_pooling
         self._pool_size = limits.integer("pool_size", pool_size, range(1, 1001))
         self._lock = threading.RLock()
@@ -70,7 +70,7 @@ class Holdfast(Looking, Operating, Following):
             return self._database
         with self._lock:
             if self._database is None:
-                dsn = self._given or os.environ.get("HOLDFAST_DSN") or self._start_embedded()
+                dsn = self._given or _dsn_of_environment() or self._start_embedded()
                 self._database = Database(
                     dsn, transaction_pooling=self._transaction_pooling, pool_size=self._pool_size
                 )
@@ -237,5 +237,9 @@ class Holdfast(Looking, Operating, Following):
         self.close()
 
     def __repr__(self) -> str:
-        where = self._database.dsn if self._database else self._given or os.environ.get("HOLDFAST_DSN")
+        where = self._database.dsn if self._database else self._given or _dsn_of_environment()
         return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
+
+
+def _dsn_of_environment() -> str:
+    return without_driver(os.environ.get("HOLDFAST_DSN", ""))

@@ -13,6 +13,7 @@ from psycopg import AsyncConnection, Connection
 from holdfast.database.bulk import aload_on, load_on
 from holdfast.database.carriers import arun_on, in_transaction, run_on
 from holdfast.database.checkup import examine
+from holdfast.database.dsn import without_driver
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
 from holdfast.database.session import Session
@@ -29,4 +30,5 @@ __all__ = [
     "in_transaction",
     "load_on",
     "run_on",
+    "without_driver",
 ]

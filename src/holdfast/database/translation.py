@@ -1,6 +1,7 @@
 """PostgreSQL's errors as ours: the one place where what the driver raises becomes one of our own tree."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -85,7 +86,7 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
                 f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"
             )
         case _ if _is_about_the_connection(error, state):
-            return unavailable(str(error).strip(), dsn)
+            return _refused(error, dsn) or unavailable(str(error).strip(), dsn)
         case _:
             return None
 
@@ -98,6 +99,26 @@ def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
         return True
     lost = state.startswith(("08", "53", "57P")) or state in {"25006", "0A000", "26000"}
     return lost or (isinstance(error, psycopg.OperationalError) and not state)
+
+
+# What a server says that lets nobody in, and what to do about it.
+_REFUSALS = {
+    r'database "(.*)" does not exist': "Create it with createdb {0}, or name another database in the DSN.",
+    r'role "(.*)" does not exist': "Create it with createuser {0}, or name another user in the DSN.",
+    r"password authentication failed": "Check the user and the password in the DSN.",
+    r"no pg_hba.conf entry": "Allow this user, database and host in pg_hba.conf on the server.",
+}
+
+
+def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | None:
+    """What came of an attempt to connect to a server that does answer."""
+    if error.pgconn is None or "FATAL:" not in str(error):
+        return None
+    reason = str(error).rpartition("FATAL:")[2].strip()
+    found = ((re.search(pattern, reason), hint) for pattern, hint in _REFUSALS.items())
+    hint = next((hint.format(*match.groups()) for match, hint in found if match), None)
+    shown = mask_dsn(dsn) if dsn else None
+    return DatabaseUnavailable(f"cannot connect to {shown or 'the database'}: {reason}", hint=hint, dsn=shown)
 
 
 def unavailable(message: str, dsn: str | None) -> DatabaseUnavailable:
