@@ -15,8 +15,8 @@ def test_the_lines_name_the_database_and_need_no_connection(without_database):
     answer = without_database("tick", "--pg-cron", "--dsn", "postgresql://ada:geheim@nowhere.invalid/app")
     assert (answer.code, answer.err) == (0, "")
     assert (
-        "select cron.schedule_in_database('holdfast app', '10 seconds', 'select holdfast.tick()', 'app');\n"
-        in answer.out
+        "select cron.schedule_in_database('holdfast app', '10 seconds', "
+        "'set statement_timeout = 0; select holdfast.tick()', 'app');\n" in answer.out
     )
     assert "-- select cron.unschedule(jobid) from cron.job where jobname = 'holdfast app';\n" in answer.out
     assert "geheim" not in answer.out
@@ -60,7 +60,8 @@ def test_any_name_arrives_in_pg_cron_as_it_is(without_database, holdfast_dsn: st
         connection.execute(statements(script).replace("create extension if not exists pg_cron;", "").encode())
         told = connection.execute("select job, schedule, command, database from cron.told").fetchall()
         connection.rollback()
-    assert told[0] == (f"holdfast {name}", "10 seconds", "select holdfast.tick()", name)
+    command = "set statement_timeout = 0; select holdfast.tick()"
+    assert told[0] == (f"holdfast {name}", "10 seconds", command, name)
     assert told[1][0] == "holdfast history"
     assert "delete from cron.job_run_details" in told[1][2]
 

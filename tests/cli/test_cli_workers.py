@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import psycopg
 
-from holdfast import Holdfast, calls
+from holdfast import Holdfast, calls, schema
 
 
 def _register(hf: Holdfast, name: str) -> str:
@@ -54,6 +54,20 @@ def test_tick_runs_every_duty(holdfast):
     assert [row[1:] for row in answer.rows] == [["done", "-"]] * len(answer.rows)
     duties = [duty["duty"] for duty in holdfast("tick", "--json").json]
     assert {"promote", "recover"} <= set(duties)
+
+
+def test_tick_does_not_mind_a_timeout_of_the_role(holdfast, holdfast_dsn: str, login):
+    with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
+        schema.apply(owner, roles=True)
+        dsn = login("worker")
+        role = psycopg.conninfo.conninfo_to_dict(dsn)["user"]
+        owner.execute(f"alter role {role} set statement_timeout = '50ms'")
+        owner.execute("alter function holdfast.settle_lanes() rename to settle_lanes_at_once")
+        owner.execute(
+            "create function holdfast.settle_lanes() returns integer language sql as "
+            "$$ select pg_sleep(0.3); select holdfast.settle_lanes_at_once() $$"
+        )
+    assert holdfast("tick", "--dsn", dsn).code == 0
 
 
 def test_tick_tells_of_a_duty_that_failed(holdfast, holdfast_dsn: str):

@@ -188,3 +188,73 @@ def test_why_names_who_keeps_a_late_job_behind_a_head(sql, holds):
     sql("update holdfast.lane set head = head + 1000")
     reason = sql.rows("why", id=late)[0]
     assert (reason.answer, reason.detail["pid"]) == ("duty_held", holder.pid)
+
+
+# What fails, and what does not end well.
+
+
+def duties_found(sql):
+    return [row for row in sql.rows("doctor") if row.name == "duties"]
+
+
+def test_a_duty_that_never_ends_well_beside_others_that_do_is_found(sql, clock):
+    sql.enqueue()
+    clock.advance(hours=3)
+    sql.rows("tick")
+    assert duties_found(sql) == []
+    for _ in range(2):
+        clock.advance(hours=3)
+        for duty in ("promote", "recover", "advance"):
+            sql.value(duty)
+        (finding,) = duties_found(sql)
+    assert finding.severity == "warning"
+    assert finding.finding == "Duty upkeep has not ended well for 6 h, though others are done."
+    sql.value("upkeep")
+    assert duties_found(sql) == []
+    clock.advance(minutes=4)
+    sql.value("promote")
+    assert {row.detail["duty"] for row in duties_found(sql)} == {"recover", "advance"}
+
+
+def test_a_duty_that_was_never_done_is_found_unless_the_workers_have_just_started(sql, clock):
+    sql("update holdfast.migration set applied_at = holdfast.clock() - interval '1 day'")
+    sql.value("register", lease_time="1 hour")
+    for duty in ("promote", "recover", "advance"):
+        sql.value(duty)
+    assert duties_found(sql) == []
+    clock.advance(minutes=4)
+    for duty in ("promote", "recover", "advance"):
+        sql.value(duty)
+    (finding,) = duties_found(sql)
+    assert finding.finding == "Duty upkeep has not ended well so far, though others are done."
+
+
+def test_an_error_is_told_as_past_once_the_duty_has_ended_well(sql, clock):
+    sql("select holdfast.report_duty('promote', 'disk full')")
+    (finding,) = duties_found(sql)
+    assert (finding.severity, finding.finding[-10:]) == ("warning", " disk full")
+    clock.advance(minutes=1)
+    sql.value("promote")
+    (finding,) = duties_found(sql)
+    assert (finding.severity, "ended well since" in finding.finding) == ("info", True)
+
+
+def test_the_log_of_the_server_hears_of_an_error_once_a_minute(sql, clock):
+    heard = []
+    sql.connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
+    for _ in range(2):
+        for error in ("disk full", "disk full", "no right"):
+            sql("select holdfast.note_duty('fire', %s)", error)
+        clock.advance(minutes=2)
+    assert heard == ["duty fire failed: disk full", "duty fire failed: no right"] * 2
+
+
+@pytest.mark.parametrize(("duty", "error"), [("laundry", "wet"), (None, "wet"), ("upkeep", None)])
+def test_only_duties_are_reported(sql, refused, duty, error):
+    with refused("HF008"):
+        sql.rows("report_duty", duty=duty, error=error)
+
+
+def test_an_error_is_kept_no_longer_than_a_thousand_letters(sql):
+    sql.rows("report_duty", duty="upkeep", error="x" * 5000)
+    assert sql.one("select length(error) from holdfast.duty") == 1000

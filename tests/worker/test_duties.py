@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from holdfast import Holdfast
-from holdfast.errors import Collision, DatabaseUnavailable
-from holdfast.worker import duties
+from holdfast import Holdfast, schema
+from holdfast.errors import Collision, DatabaseUnavailable, HoldfastError
+from holdfast.worker import duties, life
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
 
 
@@ -127,3 +127,71 @@ def test_a_drain_that_is_told_to_stop_promotes_no_further(hf: Holdfast, due, cou
     due(10_000)
     asyncio.run(main())
     assert counts()["scheduled"] > 0
+
+
+# Duties that fail, and roles that would cut them off.
+
+
+@pytest.fixture
+def slow_upkeep(ask):
+    """Upkeep was never done, and takes longer than the timeout of an impatient role."""
+    ask("delete from holdfast.duty")
+    ask("alter function holdfast.settle_lanes() rename to settle_lanes_at_once")
+    ask("create function holdfast.settle_lanes() returns integer language sql as "
+        "$$ select pg_sleep(0.3); select holdfast.settle_lanes_at_once() $$")  # fmt: skip
+
+
+@pytest.fixture
+def impatient(login, ask, holdfast_dsn):
+    """The DSN of a worker's role with a statement_timeout that is much too short."""
+    with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
+        schema.apply(owner, roles=True)
+    dsn = login("worker", "producer")
+    role = psycopg.conninfo.conninfo_to_dict(dsn)["user"]
+    ask(f"alter role {role} set statement_timeout = '50ms'")
+    return dsn
+
+
+@pytest.mark.parametrize("transaction_pooling", [False, True])
+def test_a_timeout_of_the_role_does_not_keep_a_worker_from_its_upkeep(
+    work, impatient, slow_upkeep, ask, until, monkeypatch, transaction_pooling
+):
+    monkeypatch.setattr(life, "SETTLED_DOWN", 0)
+    with Holdfast(impatient, transaction_pooling=transaction_pooling) as hf:
+        work(hf)
+        until(lambda: ask("select from holdfast.duty where name = 'upkeep' and done_at is not null"))
+
+
+def failing(ask, function: str, signature: str) -> None:
+    ask(f"create or replace function holdfast.{function}({signature}) returns integer language plpgsql as "
+        "$$ begin raise exception 'out of order'; end $$")  # fmt: skip
+
+
+def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf, ask):
+    def noted() -> list:
+        return ask("select error from holdfast.duty where name = 'upkeep'")
+
+    async def main() -> None:
+        async with duties_of(hf) as its:
+            for _ in range(2):
+                assert noted() == []
+                with pytest.raises(HoldfastError, match="out of order"):
+                    await its.upkeep()
+            assert noted() == [("P0001: out of order",)]
+            ask("delete from holdfast.duty")
+            with pytest.raises(HoldfastError):
+                await its.upkeep()
+            assert noted() == [], "once a minute is enough"
+
+    ask("delete from holdfast.duty")
+    failing(ask, "upkeep", "rest interval default null")
+    asyncio.run(main())
+
+
+def test_a_part_of_a_duty_that_fails_is_told(work, ask, told, monkeypatch):
+    monkeypatch.setattr(life, "SETTLED_DOWN", 0)
+    ask("delete from holdfast.duty")
+    failing(ask, "settle_lanes", "")
+    work()
+    failed = told.wait_for("duty.failed")
+    assert failed["error"] == "duty upkeep failed: settle_lanes: out of order"

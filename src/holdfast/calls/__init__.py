@@ -133,6 +133,7 @@ from holdfast.calls.workers import (
     promote as promote,
     recover as recover,
     register as register,
+    report_duty as report_duty,
     sleep as sleep,
     tick as tick,
     upkeep as upkeep,

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from holdfast import arrays
-from holdfast.calls.base import Call, function, interval, one, texts
+from holdfast.calls.base import Call, function, interval, nothing, one, texts
 
 _register = function(
     "register",
@@ -64,6 +64,7 @@ _recover = function("recover", "timeout interval")
 _advance = function("advance")
 _upkeep = function("upkeep", "rest interval")
 _tick = function("tick")
+_report_duty = function("report_duty", "duty text, error text")
 
 
 def promote(amount: int = 2000) -> Call[timedelta | None]:
@@ -82,6 +83,10 @@ def advance() -> Call[int]:
 def upkeep(rest: timedelta) -> Call[int]:
     """Not if the last one in the fleet ended less than a rest ago."""
     return _upkeep.plain(one, interval(rest))
+
+
+def report_duty(duty: str, error: str) -> Call[None]:
+    return _report_duty.plain(nothing, duty, error)
 
 
 def tick() -> Call[list[tuple[str, str | None]]]:

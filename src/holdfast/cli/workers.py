@@ -89,7 +89,7 @@ def tick(settings: Settings, *, pg_cron: bool) -> None:
         click.echo(_sql_for_pg_cron(settings), nl=False)
         return
     with settings.connect() as hf:
-        done = hf.run(calls.tick())
+        done = hf.database.run_patiently(calls.tick())
     if settings.as_json:
         show_json([{"duty": duty, "error": error} for duty, error in done])
     else:

@@ -16,9 +16,10 @@ from holdfast.database.checkup import examine
 from holdfast.database.dsn import without_driver
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
-from holdfast.database.session import Session
+from holdfast.database.session import PATIENT, Session
 
 __all__ = [
+    "PATIENT",
     "AsyncConnection",
     "Connection",
     "Database",

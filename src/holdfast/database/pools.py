@@ -46,10 +46,12 @@ from holdfast.database.outage import Outage
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
     DEADLINE,
+    PATIENT,
     Listener,
     ListeningSession,
     Session,
     complete,
+    setting,
 )
 from holdfast.database.translation import translated
 from holdfast.errors import DatabaseUnavailable
@@ -124,8 +126,19 @@ class Database:
         with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
             yield connection
 
+    def run_patiently(self, call: Call[T]) -> T:
+        """Run a call that may take minutes, whatever timeouts the role or the database has."""
+        with self.connection() as connection, translated(self.dsn), connection.transaction():
+            connection.execute("set transaction isolation level read committed")
+            connection.execute(setting(PATIENT, local=True))
+            return run_on(connection, call)
+
     def session(
-        self, *settings: tuple[str, str], deadline: float = DEADLINE, outage: Outage | None = None
+        self,
+        *settings: tuple[str, str],
+        deadline: float = DEADLINE,
+        outage: Outage | None = None,
+        warned: Callable[[str], None] | None = None,
     ) -> Session:
         """A connection of a worker's own, with these session settings."""
         return Session(
@@ -134,6 +147,7 @@ class Database:
             deadline=deadline,
             transaction_pooling=self.transaction_pooling,
             outage=outage,
+            warned=warned,
         )
 
     def listening_session(

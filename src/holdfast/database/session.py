@@ -5,11 +5,13 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import Diagnostic
 from psycopg.rows import tuple_row
 
 from holdfast.calls import Call
@@ -26,6 +28,14 @@ CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
 # How long a call that nobody waits for any more may take to end by itself.
 PARTING = 1.0
+# For duties. A timeout of the role is meant for the statements of applications, and would cut off every duty.
+# A function cannot change the timeout of the statement that calls it, so the session does.
+PATIENT = (
+    ("statement_timeout", "10min"),
+    ("idle_in_transaction_session_timeout", "1min"),
+    ("transaction_timeout", "0"),
+    ("client_min_messages", "warning"),
+)
 
 
 class _Line(Generic[C]):
@@ -85,6 +95,8 @@ class Session(_Line[DirectAsyncConnection]):
 
     A call that was cut off raises `DatabaseUnavailable`: it may or may not have happened, and only the
     caller knows how to ask.
+
+    `warned` is called with the text of each warning that the server sends.
     """
 
     def __init__(
@@ -95,6 +107,7 @@ class Session(_Line[DirectAsyncConnection]):
         deadline: float = DEADLINE,
         transaction_pooling: bool = False,
         outage: Outage | None = None,
+        warned: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(dsn)
         self._outage = outage or Outage()
@@ -102,6 +115,7 @@ class Session(_Line[DirectAsyncConnection]):
         # How many outages had ended when the connection was made; `None` without one.
         self._made: int | None = None
         self._deadline = deadline
+        self._warned = warned
         self._transaction_pooling = transaction_pooling
         self._settings = (*settings, ("default_transaction_isolation", "read committed"))
         self._lock = asyncio.Lock()
@@ -191,6 +205,8 @@ class Session(_Line[DirectAsyncConnection]):
         connection = self._connection = await DirectAsyncConnection.connect(
             complete(self._dsn), autocommit=True, row_factory=tuple_row
         )
+        if self._warned is not None:
+            connection.add_notice_handler(partial(_pass_on, self._warned))
         if self._transaction_pooling:
             connection.prepare_threshold = None
             connection.wire.leave_nothing_behind()
@@ -204,9 +220,7 @@ class Session(_Line[DirectAsyncConnection]):
         return connection
 
     async def _set(self, connection: AsyncConnection[Any], *, local: bool) -> None:
-        setting = sql.SQL("set_config({}, {}, {})")
-        wanted = [setting.format(name, value, local) for name, value in self._settings]
-        await connection.execute(sql.SQL("select {}").format(sql.SQL(", ").join(wanted)))
+        await connection.execute(setting(self._settings, local=local))
 
 
 class ListeningSession(Session):
@@ -351,6 +365,19 @@ class Listener(_Line[ListeningConnection]):
 
     async def _probe(self, connection: ListeningConnection) -> None:
         await connection.execute("select 1")
+
+
+def setting(settings: Sequence[tuple[str, str]], *, local: bool) -> sql.Composed:
+    """The statement that sets these; an older server leaves out what it does not know."""
+    one = sql.SQL("case when current_setting({0}, true) is not null then set_config({0}, {1}, {2}) end")
+    return sql.SQL("select {}").format(
+        sql.SQL(", ").join(one.format(name, value, local) for name, value in settings)
+    )
+
+
+def _pass_on(warned: Callable[[str], None], notice: Diagnostic) -> None:
+    if notice.severity_nonlocalized == "WARNING":
+        warned(notice.message_primary or "")
 
 
 def _shut_down(connection: AsyncConnection[Any]) -> None:

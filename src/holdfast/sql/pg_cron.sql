@@ -3,7 +3,7 @@
 create extension if not exists pg_cron;
 
 -- Before pg_cron 1.5 write '* * * * *', once a minute, in place of '10 seconds'.
-select cron.schedule_in_database(:'name', '10 seconds', 'select holdfast.tick()', :'database');
+select cron.schedule_in_database(:'name', '10 seconds', 'set statement_timeout = 0; select holdfast.tick()', :'database');
 
 -- pg_cron remembers every run, for ever.
 select cron.schedule('holdfast history', '17 3 * * *', $$

@@ -1,15 +1,22 @@
 """The duties that every worker offers to do: each is one SQL function, one at a time in the whole fleet."""
 
 import asyncio
+import contextlib
+import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 from holdfast import calls
+from holdfast.calls import Call
 from holdfast.database import Session
-from holdfast.errors import NotReady
+from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady
 from holdfast.events import emit
+
+T = TypeVar("T")
 
 ADVANCE_SECONDS = 0.25
 # While somebody holds an old snapshot, each claim walks over all that was claimed since the heads last moved.
@@ -29,6 +36,8 @@ FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01
 # What `promote` answers where due jobs were left: somebody promotes them, or has locked them.
 LEFT_SECONDS = 0.1
+# How often it is noted in the database that a duty fails.
+REPORT_SECONDS = 60.0
 # How long a drain waits for those, and for the database.
 PATIENCE = 1.0
 
@@ -49,6 +58,8 @@ class Duties:
         self.promote_now = asyncio.Event()
         self._claimed = 0
         self._more_to_sweep = False
+        self._failures: Counter[str] = Counter()
+        self._reported: dict[str, float] = {}
 
     def claimed(self, jobs: int) -> None:
         """So many were claimed here: time to let the heads follow?"""
@@ -76,7 +87,7 @@ class Duties:
         begun = time.monotonic()
         hurry = self.is_behind and not self._alert()
         self._amount = min(self._amount * 2, MOST_PROMOTED) if hurry else FIRST_PROMOTED
-        wait = await self._session.run(calls.promote(self._amount))
+        wait = await self._do(calls.promote(self._amount))
         self._until_due = None if wait is None else wait.total_seconds()
         if expected is not None and expected <= PROMOTE_SECONDS:
             self._due()
@@ -111,22 +122,43 @@ class Duties:
             await asyncio.sleep(MOMENT)
 
     async def recover(self) -> None:
-        amount = await self._session.run(calls.recover())
+        amount = await self._do(calls.recover())
         if amount:
             emit("jobs.recovered", jobs=amount)
 
     async def advance(self) -> None:
         self._claimed = 0
-        await self._session.run(calls.advance())
+        await self._do(calls.advance())
 
     async def upkeep(self) -> float:
-        await self._session.run(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
+        await self._do(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
         return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not ask in step
 
     async def sweep(self) -> float:
         begun = time.monotonic()
         rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SWEEP_SECONDS * 0.75)
-        self._more_to_sweep = await self._session.run(calls.retention.sweep(rest))
+        self._more_to_sweep = await self._do(calls.retention.sweep(rest))
         if self._more_to_sweep:
             return 2 * (time.monotonic() - begun)  # a rest after each: others want the server too
         return SWEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311
+
+    async def _do(self, call: Call[T]) -> T:
+        duty = call.function.name
+        try:
+            answer = await self._session.run(call)
+        except HoldfastError as error:
+            self._failures[duty] += 1
+            await self._report(duty, error)
+            raise
+        self._failures.pop(duty, None)
+        return answer
+
+    async def _report(self, duty: str, error: HoldfastError) -> None:
+        """Let the doctor know, unless it is the first failure in a row: that may be a lock in the way."""
+        if self._failures[duty] == 1 or isinstance(error, DatabaseUnavailable):
+            return
+        now = time.monotonic()
+        if now >= self._reported.get(duty, -math.inf) + REPORT_SECONDS:
+            self._reported[duty] = now
+            with contextlib.suppress(HoldfastError):
+                await self._session.run(calls.report_duty(duty, error.message))

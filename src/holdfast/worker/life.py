@@ -22,7 +22,7 @@ from typing import Any
 
 from holdfast import calls
 from holdfast.calls import Claimed
-from holdfast.database import Database, Outage, Session
+from holdfast.database import PATIENT, Database, Outage, Session
 from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
@@ -102,8 +102,10 @@ class Life:
             ("application_name", "holdfast duties"),
             ("lock_timeout", "2s"),
             ("synchronous_commit", "off"),
+            *PATIENT,
             deadline=deadline,
             outage=self._outage,
+            warned=_duty_failed,
         )
         # Each handler may have one in a transaction of its own, and one to say something meanwhile, whatever
         # others do with the application's.
@@ -419,6 +421,12 @@ class Life:
             await self._serving.run(calls.leave(self._id), deadline=self._last_words)
         except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
             emit("leave.failed", worker=self._id, error=error)
+
+
+def _duty_failed(warning: str) -> None:
+    """What a duty could not do and went on without."""
+    if warning.startswith("duty "):
+        emit("duty.failed", error=warning)
 
 
 @contextlib.asynccontextmanager

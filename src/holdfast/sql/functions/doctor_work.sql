@@ -9,15 +9,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  look_at timestamptz;
-  kept_at timestamptz;
+  done_at timestamptz;
 begin
   return query
     select
-      'warning',
-      format('Duty %s failed %s ago: %s', d.name, holdfast.span_in_words(now_at - d.error_at), left(d.error, 500)),
+      case when d.done_at > d.error_at then 'info' else 'warning' end,
+      format('Duty %s failed %s ago%s: %s', d.name, holdfast.span_in_words(now_at - d.error_at),
+        case when d.done_at > d.error_at then ', and ended well since' else '' end, left(d.error, 500)),
       'Mend what it names; it is tried again by itself. An error that is a day old is not shown any more.',
-      jsonb_build_object('duty', d.name, 'error_at', d.error_at)
+      jsonb_build_object('duty', d.name, 'error_at', d.error_at, 'done_at', d.done_at)
     from holdfast.duty d
     where d.error is not null
       and d.error_at > now_at - interval '1 day';
@@ -34,25 +34,40 @@ begin
   ) and not exists (select from holdfast.live j where j.state = 'claimed' limit 1) then
     return;
   end if;
-  select d.looks[1] into look_at from holdfast.duty d where d.name = 'recover';
-  select d.looks[1] into kept_at from holdfast.duty d where d.name = 'upkeep';
-  if look_at is null or look_at < now_at - interval '3 minutes' then
-    severity := case when look_at > now_at - interval '15 minutes' then 'warning' else 'critical' end;
+  select max(greatest(d.done_at, d.looks[1])) into done_at
+  from holdfast.duty d
+  where d.name in ('promote', 'recover', 'advance');
+  if done_at is null or done_at < now_at - interval '3 minutes' then
+    severity := case when done_at > now_at - interval '15 minutes' then 'warning' else 'critical' end;
     finding := format('Nobody has done the duties %s: due jobs do not become pending, and the jobs of lost workers do not come back.',
-      coalesce('for ' || holdfast.span_in_words(now_at - look_at), 'so far'));
+      coalesce('for ' || holdfast.span_in_words(now_at - done_at), 'so far'));
     remedy := 'Start a worker, or let cron or pg_cron call holdfast.tick() every minute: holdfast tick --pg-cron';
-    detail := jsonb_build_object('last_look_at', look_at);
+    detail := jsonb_build_object('last_look_at', done_at);
     return next;
-  elsif kept_at < now_at - interval '2 hours' then
-    severity := 'warning';
-    finding := format('Upkeep has not ended for %s.', holdfast.span_in_words(now_at - kept_at));
-    remedy := 'Call it by hand and see what it says: select holdfast.upkeep();';
-    detail := jsonb_build_object('last_upkeep_at', kept_at);
-    return next;
+    return;
   end if;
+  return query
+    select
+      'warning',
+      format('Duty %s has not ended well %s, though others are done.', o.name,
+        coalesce('for ' || holdfast.span_in_words(now_at - o.done_at), 'so far')),
+      format('Look at the log of a worker, or call it by hand and see what it says: select holdfast.%s();', o.name),
+      jsonb_build_object('duty', o.name, 'done_at', o.done_at)
+    from (
+      select e.name, e.every, greatest(d.done_at, d.looks[1]) as done_at
+      from (values
+        ('promote', interval '3 minutes'), ('recover', interval '3 minutes'), ('advance', interval '3 minutes'),
+        ('upkeep', interval '2 hours')
+      ) e (name, every)
+      left join holdfast.duty d on d.name = e.name
+    ) o
+    -- A new database has not had the time, nor have workers that have just started.
+    where coalesce(o.done_at, (select min(m.applied_at) from holdfast.migration m)) < now_at - o.every
+      and coalesce((select min(w.started_at) from holdfast.live_workers(now_at) w) < now_at - interval '3 minutes', true);
 end
 $$;
-comment on function holdfast.doctor_duties(timestamptz) is 'Duties that fail, or that nobody does.';
+comment on function holdfast.doctor_duties(timestamptz) is
+  'Duties that fail, that a session holds for long, that do not end well, or that nobody does.';
 
 -- Some jobs that wait, a few from the head of each lane.
 create or replace function holdfast.doctor_sample(amount integer)

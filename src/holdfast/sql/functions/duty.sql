@@ -38,17 +38,49 @@ comment on function holdfast.await_duty(text) is
 
 drop function if exists holdfast.duty_lock(text); -- when it was an advisory lock
 
+-- The log hears of an error once a minute while it stays the same.
 create or replace function holdfast.note_duty(duty text, error text)
 returns void
-language sql volatile security definer
+language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
+declare
+  now_at constant timestamptz := holdfast.clock();
+  known holdfast.duty;
+begin
+  if note_duty.error is null then
+    return;
+  end if;
+  select d.* into known from holdfast.duty d where d.name = note_duty.duty;
+  if known.error is distinct from note_duty.error or now_at not between known.error_at and known.error_at + interval '1 minute' then
+    raise warning 'duty % failed: %', note_duty.duty, note_duty.error;
+  end if;
   insert into holdfast.duty (name, error, error_at)
-  select note_duty.duty, note_duty.error, holdfast.clock()
-  where note_duty.error is not null
-  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at
+  values (note_duty.duty, note_duty.error, now_at)
+  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
+end
 $$;
-comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed.';
+comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed, and warn of it.';
+
+-- A duty that was cut off, by a timeout or a lock, cannot note its own error: its transaction is undone.
+create or replace function holdfast.report_duty(duty text, error text)
+returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if report_duty.duty is null or report_duty.duty <> all('{fire,promote,recover,advance,fold_stats,upkeep,sweep}') then
+    perform holdfast.refuse_value('duty', report_duty.duty, 'must be the name of a duty');
+  end if;
+  if report_duty.error is null then
+    perform holdfast.refuse_value('error', null, 'must say what went wrong');
+  end if;
+  insert into holdfast.duty (name, error, error_at)
+  values (report_duty.duty, left(report_duty.error, 1000), holdfast.clock())
+  on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
+end
+$$;
+comment on function holdfast.report_duty(text, text) is 'Say that a duty failed which could not say so itself; for a worker.';
 
 -- Written once a minute, so that an idle database stays idle.
 create or replace function holdfast.note_done(duty text, now_at timestamptz)

@@ -61,6 +61,7 @@ as $$
       ('function', 'check_heads', 'worker'),
       ('function', 'fold_stats', 'worker'),
       ('function', 'sweep', 'worker'),
+      ('function', 'report_duty', 'worker'),
       -- what code says of its tasks
       ('function', 'declare_retry_policy', 'worker operator'),
       ('function', 'declare_schedule', 'worker operator'),

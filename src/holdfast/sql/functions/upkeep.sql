@@ -143,7 +143,6 @@ begin
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
     exception when others then
-      raise warning 'holdfast.%: %', part, sqlerrm;
       perform holdfast.note_duty('upkeep', format('%s: %s', part, sqlerrm));
     end;
   end loop;
