@@ -53,3 +53,17 @@ def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_writer(
     promoted(sql, clock)
     entries.are_at_most(ADVANCE, entries.of("advance"))
     entries.are_at_most(PROMOTE, entries.of("promote", amount=BATCH))
+
+
+def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_cancel(sql, connect, clock, entries):
+    job_id = sql.enqueue(delay="1 s")
+    writer = connect()
+    writer("begin")
+    writer.value("cancel", id=job_id)
+    for _ in range(4):
+        sql.value("advance")
+        clock.advance(seconds=6)
+    sql.value("advance")
+    promoted(sql, clock)
+    entries.are_at_most({**ADVANCE, "job_due": 2}, entries.of("advance"))
+    entries.are_at_most(PROMOTE, entries.of("promote", amount=BATCH))

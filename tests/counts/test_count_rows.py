@@ -73,6 +73,22 @@ def many_done_beside_a_prepared_writer(sql: Session, other: Session) -> None:
     work_off(sql)
 
 
+def many_done_beside_an_open_cancel(sql: Session, other: Session) -> None:
+    job_id = sql.enqueue()
+    other("begin")
+    other.value("cancel", id=job_id)
+    fill(sql)
+    work_off(sql)
+
+
+def many_done_beside_an_open_claim(sql: Session, other: Session) -> None:
+    sql.enqueue_many(20)
+    other("begin")
+    assert len(other.claim(20)) == 20
+    fill(sql)
+    work_off(sql)
+
+
 def fill(sql: Session) -> None:
     sql(
         "insert into holdfast.job (lane_id, task) "
@@ -108,6 +124,8 @@ def work_off(sql: Session) -> None:
         many_done_since_a_snapshot,
         many_done_beside_an_open_writer,
         many_done_beside_a_prepared_writer,
+        many_done_beside_an_open_cancel,
+        many_done_beside_an_open_claim,
     ],
 )
 def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
@@ -120,7 +138,7 @@ def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
     ):
         sql = Session(connection)
         situation(sql, Session(other))
-        for _ in range(3):
+        for _ in range(5):
             sql.value("advance")
             sql("select holdfast.test_advance(%s)", 3)
         sql.enqueue_many(2 * BATCH)

@@ -32,7 +32,8 @@ delete from holdfast.waiter; delete from holdfast.death;
 delete from holdfast.used_id; delete from holdfast.schedule; delete from holdfast.schedule_tick;
 delete from holdfast.duty; delete from holdfast.swept; delete from holdfast.exported;
 delete from holdfast.stat_delta; delete from holdfast.stat;
-delete from holdfast.writer_watch; delete from holdfast.audit; delete from holdfast.retry_policy;
+delete from holdfast.locker; delete from holdfast.writer_watch; delete from holdfast.audit;
+delete from holdfast.retry_policy;
 delete from holdfast.access; delete from holdfast.queue where name <> '*';
 update holdfast.queue
 set paused_at = null, payload_limit = 262144, max_attempts = 3, retry_base = '1 minute', retry_factor = 2,

@@ -35,6 +35,17 @@
 -- has ended since the last run, so what is looked at begins at its `since`: not all
 -- the entries between the heads, a million times over.
 --
+-- A transaction that has cancelled or claimed a waiting job and stays open leaves
+-- that job pending for everybody else. The eager head passes such a job once its
+-- lock is 5 to 10 seconds old. The transaction that holds the lock, its *locker*,
+-- is noted with the first place that was passed. When the locker has ended, the jobs
+-- from that place on are looked at like those that come late.
+--
+-- A locker is the number in `xmax`, not a session: a savepoint has its own and may be
+-- rolled back alone, and a prepared transaction keeps its number through a restart.
+-- A row that several transactions lock at once has a multixact there. It is taken for
+-- a number that has ended, so no head passes that row.
+--
 -- A sequence that stands below a place it has reached before was reset, restored
 -- or replicated: new jobs would stand behind the heads. Then everything starts over.
 --
@@ -44,7 +55,8 @@
 -- The index of scheduled jobs has a head of the eager kind, `due_from`: a job is
 -- scheduled only for a time after its writer took the lock, so one that comes late
 -- is due after its writer was last not seen. When a writer has ended, the index is
--- looked at from there on.
+-- looked at from there on. A second mark, `promote_from`, also passes scheduled jobs
+-- that have a locker: promote reads from there.
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -64,6 +76,9 @@ declare
   seen record;
   late record;
   set_back boolean;
+  next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
+  unlocked record;
+  promote_from timestamptz;
   moved integer;
 begin
   perform holdfast.check_isolation('advance');
@@ -82,6 +97,14 @@ begin
   -- Then no time that was noted says anything about what is scheduled now, be it by
   -- those who are open or by those who were.
   set_back := coalesce(now_at < watch.at, false);
+  -- Transactions below old_xid have been open for as long as heads wait for them.
+  if watch.mark_at between now_at - patience and now_at then
+  else
+    watch.old_xid := coalesce(watch.mark_xid, '0');
+    watch.mark_xid := next_xid;
+    watch.mark_at := now_at;
+  end if;
+  watch.old_xid := least(watch.old_xid, next_xid); -- in a database restored elsewhere it is of no use
 
   select
     coalesce(array_agg(w.writer), '{}') as writers,
@@ -108,22 +131,37 @@ begin
   select least(watch.seq, min(w.since)) as seq, least(watch.at, min(w.since_at)) as at into late
   from unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at)
   where w.writer <> all(open);
-  perform holdfast.take_in_late(coalesce(late.seq, 0));
-  moved := holdfast.advance_safely(seen.proven);
+  -- First who has ended, then a look at what they left.
+  with ended as (
+    delete from holdfast.locker k where not holdfast.is_open(k.xid, next_xid) returning k.seq, k.run_at
+  )
+  select min(e.seq) as seq, min(e.run_at) as run_at, count(*) > 0 as any into unlocked from ended e;
+  perform holdfast.take_in_late(least(coalesce(late.seq, 0), unlocked.seq));
+  if unlocked.seq is not null then
+    perform holdfast.note_still_locked(unlocked.seq);
+  end if;
+  moved := holdfast.advance_safely(seen.proven, next_xid);
   if seen.waited_for > seen.proven + 10000 then
-    moved := moved + holdfast.advance_eagerly(seen.waited_for);
+    moved := moved + holdfast.advance_eagerly(seen.waited_for, watch.old_xid);
   end if;
 
   -- Noted only now and then, so that an idle database stays idle.
-  if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 or set_back then
-    insert into holdfast.writer_watch (seq, at, writers, since, since_at, seen_at, top, due_from)
+  if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 or set_back
+    or unlocked.any or watch.promote_from < watch.due_from
+  then
+    promote_from := holdfast.promote_from(
+      case when set_back then '-infinity' else least(watch.promote_from, unlocked.run_at) end,
+      late.at, now_at, watch.old_xid);
+    insert into holdfast.writer_watch
+      (seq, at, writers, since, since_at, seen_at, top, due_from, promote_from, old_xid, mark_xid, mark_at)
     values (
       s, now_at, seen.writers, seen.since, seen.since_at, seen.seen_at, s,
-      holdfast.due_from(case when set_back then '-infinity' else watch.due_from end, late.at, now_at))
+      holdfast.due_from(case when set_back then '-infinity' else watch.due_from end, late.at, now_at),
+      promote_from, watch.old_xid, watch.mark_xid, watch.mark_at)
     on conflict (only_row) do update set
-      (seq, at, writers, since, since_at, seen_at, top, due_from) = (
+      (seq, at, writers, since, since_at, seen_at, top, due_from, promote_from, old_xid, mark_xid, mark_at) = (
         excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
-        excluded.due_from);
+        excluded.due_from, excluded.promote_from, excluded.old_xid, excluded.mark_xid, excluded.mark_at);
   end if;
   perform holdfast.note_done('advance', now_at);
   return moved;
@@ -145,7 +183,8 @@ $$;
 comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
 
 -- Nothing can still appear at or below `proven`: let the heads follow.
-create or replace function holdfast.advance_safely(proven bigint)
+drop function if exists holdfast.advance_safely(bigint); -- it knew no transaction
+create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
 returns integer
 language plpgsql volatile
 as $$
@@ -159,10 +198,11 @@ begin
     safe_head = n.head,
     head = case when n.waits and n.head < l.head then n.head else greatest(l.head, n.head) end
   from (
-    select l.id, coalesce(f.seq, proven + 1) as head, f.seq is not null as waits
+    -- A job that somebody has locked may have been passed on purpose.
+    select l.id, coalesce(f.seq, proven + 1) as head, not coalesce(f.is_locked, true) as waits
     from holdfast.lane l
     left join lateral (
-      select j.seq
+      select j.seq, holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), next_xid) as is_locked
       from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
@@ -178,7 +218,7 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_safely(bigint) is 'Move the heads up to a place below which nothing can still appear.';
+comment on function holdfast.advance_safely(bigint, xid8) is 'Move the heads up to a place below which nothing can still appear.';
 
 -- Jobs that came late, from this place on, between a safe head and the head that
 -- is ahead of it get a new place; to a thousand in one lane its head goes back.
@@ -233,24 +273,27 @@ $$;
 comment on function holdfast.take_in_late(bigint) is
   'Let claims come to jobs that came late: give them a new place, or move the head back to them if they are many.';
 
--- Let claims read past what a long transaction holds back.
-drop function if exists holdfast.advance_eagerly(bigint); -- its place was called s
-create or replace function holdfast.advance_eagerly(most bigint)
+-- Let claims read past what a long transaction holds back: past jobs that are to come,
+-- and past those that a locker below `old_xid` holds. The latter are read twice, and
+-- noted whatever became of their locks between the two.
+--
+-- Each savepoint is a locker of its own. A thousand of them are looked after, no more.
+drop function if exists holdfast.advance_eagerly(bigint); -- it passed no locked job
+create or replace function holdfast.advance_eagerly(most bigint, old_xid xid8)
 returns integer
 language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
   step bigint := holdfast.head_step();
+  next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
   moved integer;
 begin
-  update holdfast.lane l
-  set head = n.head
-  from (
-    select l.id, coalesce(f.seq, most) as head
+  with n as materialized (
+    select l.id, f.is_locked, f.seq as first, coalesce(case when f.is_locked then u.seq else f.seq end, most) as head
     from holdfast.lane l
     left join lateral (
-      select j.seq
+      select j.seq, holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), old_xid) as is_locked
       from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
@@ -258,16 +301,106 @@ begin
       order by j.seq
       limit 1
     ) f on true
+    left join lateral (
+      select j.seq
+      from holdfast.live j
+      where f.is_locked
+        and j.lane_id = l.id
+        and j.state = 'pending'
+        and j.seq between f.seq and most
+        and not holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), old_xid)
+      order by j.seq
+      limit 1
+    ) u on true
     where most > l.safe_head + 10000
-  ) n
-  where l.id = n.id
-    and n.head > l.safe_head + 10000
-    and n.head > l.head + step;
+  ),
+  ahead as materialized (
+    select n.*
+    from n
+    join holdfast.lane l on l.id = n.id
+    where n.head > l.safe_head + 10000
+      and n.head > l.head + step
+  ),
+  locked as materialized (
+    select holdfast.long_xid(j.xmax, next_xid) as xid, min(j.seq) as seq
+    from ahead a
+    cross join lateral (
+      select j.xmax, j.seq
+      from holdfast.live j
+      where j.lane_id = a.id
+        and j.state = 'pending'
+        and j.seq >= a.first
+        and j.seq < a.head
+    ) j
+    where a.is_locked
+    group by 1
+  ),
+  few as (
+    select (select count(*) from locked) + (select count(*) from holdfast.locker) <= 1000 as are_few
+  ),
+  noted as (
+    insert into holdfast.locker (xid, seq)
+    select k.xid, k.seq from locked k, few where few.are_few
+    on conflict (xid) do update set seq = least(locker.seq, excluded.seq)
+  )
+  update holdfast.lane l
+  set head = a.head
+  from ahead a, few
+  where l.id = a.id
+    and (few.are_few or a.is_locked is distinct from true);
   get diagnostics moved = row_count;
   return moved;
 end
 $$;
-comment on function holdfast.advance_eagerly(bigint) is 'Let claims read past what a long transaction holds back, up to this place at most.';
+comment on function holdfast.advance_eagerly(bigint, xid8) is 'Let claims read past what a long transaction holds back, up to this place at most.';
+
+-- Of the jobs that were passed and are looked at again, some may be locked by another
+-- transaction by now: note that one.
+create or replace function holdfast.note_still_locked(from_seq bigint)
+returns void
+language sql volatile
+as $$
+  insert into holdfast.locker (xid, seq)
+  select holdfast.long_xid(j.xmax, pg_snapshot_xmax(pg_current_snapshot())), min(j.seq)
+  from holdfast.lane l
+  cross join lateral (
+    select j.xmax, j.seq
+    from holdfast.live j
+    where j.lane_id = l.id
+      and j.state = 'pending'
+      and j.seq >= greatest(l.safe_head, from_seq)
+      and j.seq < l.head
+  ) j
+  where l.head > l.safe_head
+  group by 1
+  on conflict (xid) do update set seq = least(locker.seq, excluded.seq)
+$$;
+comment on function holdfast.note_still_locked(bigint) is
+  'Note who locks the jobs between the safe heads and the heads, from this place on.';
+
+-- The number of a transaction as the system counts it, from the 32 bits of it that a row
+-- has: the one nearest to `next_xid`. Without a SET clause, as the next one, so that they become a part of
+-- the query that asks.
+create or replace function holdfast.long_xid(xid xid, next_xid xid8)
+returns xid8
+language sql immutable
+as $$
+  select greatest(
+    next_xid::text::bigint - 2147483648
+      + (xid::text::bigint - next_xid::text::bigint % 4294967296 + 6442450944) % 4294967296,
+    0)::text::xid8
+$$;
+comment on function holdfast.long_xid(xid, xid8) is 'The number of a transaction, from the part of it that a row has.';
+
+-- Whether a transaction, or a savepoint of one, is open and has a number below this one. The
+-- limit may not be above the next number: to ask for what is to come is an error.
+create or replace function holdfast.is_open(xid xid8, below xid8)
+returns boolean
+language sql volatile
+as $$
+  select case when xid < below then coalesce(pg_xact_status(xid) = 'in progress', false) else false end
+$$;
+comment on function holdfast.is_open(xid8, xid8) is 'Whether the transaction of this number, which is below another one, has not ended.';
 
 -- The time before which no scheduled job is due, from the last such time: not
 -- after the first that is scheduled, looked for from where jobs may have come late,
@@ -286,6 +419,71 @@ end
 $$;
 comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
   'The time before which no scheduled job is due, from the last such time and the time from which jobs may have come late.';
+
+-- The time from which promote reads. Like due_from(), but past what a locker below
+-- `old_xid` holds.
+create or replace function holdfast.promote_from(
+  promote_from timestamptz, late_at timestamptz, now_at timestamptz, old_xid xid8)
+returns timestamptz
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  looked_from timestamptz := coalesce(least(promote_from.promote_from, late_at - interval '1 second'), '-infinity');
+  until timestamptz := now_at - interval '1 second';
+  next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
+  first record;
+  next_at timestamptz;
+  are_few boolean;
+begin
+  select j.run_at, holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), old_xid) as is_locked
+  into first
+  from holdfast.live j
+  where j.state = 'scheduled'
+    and j.run_at >= looked_from
+    and j.run_at < until
+  order by j.run_at
+  limit 1;
+  if first.is_locked is distinct from true then
+    return coalesce(first.run_at, until);
+  end if;
+  next_at := coalesce(
+    (
+      select j.run_at
+      from holdfast.live j
+      where j.state = 'scheduled'
+        and j.run_at >= first.run_at
+        and j.run_at < until
+        and not holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), old_xid)
+      order by j.run_at
+      limit 1
+    ),
+    until);
+  with locked as materialized (
+    select holdfast.long_xid(j.xmax, next_xid) as xid, min(j.run_at) as run_at
+    from (
+      select j.xmax, j.run_at
+      from holdfast.live j
+      where j.state = 'scheduled'
+        and j.run_at >= first.run_at
+        and j.run_at < next_at
+    ) j
+    group by 1
+  ),
+  few as (
+    select (select count(*) from locked) + (select count(*) from holdfast.locker) <= 1000 as are_few
+  ),
+  noted as (
+    insert into holdfast.locker (xid, run_at)
+    select k.xid, k.run_at from locked k, few where few.are_few
+    on conflict (xid) do update set run_at = least(locker.run_at, excluded.run_at)
+  )
+  select few.are_few into are_few from few;
+  return case when are_few then next_at else first.run_at end;
+end
+$$;
+comment on function holdfast.promote_from(timestamptz, timestamptz, timestamptz, xid8) is
+  'The time from which promote reads, from the last such time and the time from which jobs may have come late.';
 
 drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 
@@ -358,6 +556,18 @@ begin
   begun_at := holdfast.clock();
   -- A late job that was locked when it was looked for.
   perform holdfast.take_in_late(0);
+  update holdfast.writer_watch w
+  set promote_from = j.run_at
+  from (
+    select j.run_at
+    from holdfast.live j
+    where j.state = 'scheduled'
+      and j.run_at >= (select w.due_from from holdfast.writer_watch w)
+      and j.run_at < (select w.promote_from from holdfast.writer_watch w)
+    order by j.run_at
+    limit 1
+    for update skip locked
+  ) j;
   with behind as (
     select l.id, f.seq
     from holdfast.lane l
@@ -380,7 +590,7 @@ begin
   ),
   due as (
     update holdfast.writer_watch w
-    set due_from = f.run_at
+    set due_from = f.run_at, promote_from = f.run_at
     from (select min(j.run_at) as run_at from holdfast.live j where j.state = 'scheduled') f
     where f.run_at < w.due_from
     returning w.due_from

@@ -19,7 +19,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  due_from timestamptz := (select w.due_from from holdfast.writer_watch w);
+  due_from timestamptz := (select w.promote_from from holdfast.writer_watch w);
   due uuid[];
   more boolean;
   next_tick timestamptz;
