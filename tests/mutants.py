@@ -1386,6 +1386,20 @@ MUTANTS = [
         "          select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) as bytes",
         "sql/test_sql_headers.py",
     ),
+    Mutant(
+        "as_seen: any number of texts to hide",
+        "mask.sql",
+        "select cardinality(texts) > 100",
+        "select false",
+        "sql/test_sql_masking.py",
+    ),
+    Mutant(
+        "hidden_texts: keys in a secret",
+        "mask.sql",
+        "from part p where p.key is not null",
+        "from part p where false",
+        "sql/test_sql_masking.py",
+    ),
 ]
 
 

@@ -91,7 +91,8 @@ def hide(value: Any, secrets: Sequence[str]) -> Any:
 def secrets_in(payload: Any) -> list[str]:
     """The texts that must not be shown, from a payload or from a handler's decoded arguments.
 
-    Whatever is inside a secret counts, down to its leaves: strings, numbers, dates, UUIDs, bytes. Yes,
+    Whatever is inside a secret counts, down to its leaves: strings, numbers, dates, UUIDs, bytes, and the
+    keys of objects. Yes,
     no and nothing (`true`, `false`, `null`) give nothing away and are left out, as are empty strings.
     """
     plain = msgspec.to_builtins(payload, builtin_types=_LEAVES, enc_hook=_nothing)
@@ -142,7 +143,9 @@ def _texts(value: Any, *, inside: bool) -> Iterator[str]:
     match value:
         case dict():
             hidden = inside or MARK in value
-            for item in value.values():
+            for key, item in value.items():
+                if inside:  # a key in a secret is as secret as what stands under it
+                    yield from _texts(key, inside=True)
                 yield from _texts(item, inside=hidden)
         case list() | tuple() | set() | frozenset():
             for item in value:

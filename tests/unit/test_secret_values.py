@@ -84,6 +84,7 @@ class Account:
 def test_secrets_are_found_in_payloads_and_in_decoded_arguments():
     number = UUID("018f4e6a-0000-7000-8000-000000000001")
     assert secrets_in({"a": {"$secret": {"x": ["one", 12345, None, True, ""]}}, "b": "open"}) == [
+        "x",
         "one",
         "12345",
     ]
@@ -143,3 +144,10 @@ def test_an_empty_secret_scrubs_nothing():
 )  # fmt: skip
 def test_a_connection_string_is_shown_without_its_passwords(dsn, shown):
     assert mask_dsn(dsn) == shown
+
+
+def test_a_key_in_a_secret_is_a_secret_and_one_outside_is_not():
+    payload = {"outer": {"$secret": {"ada@example.org": {"grace": 1}}}}
+    assert secrets_in(payload) == ["ada@example.org", "grace", "1"]
+    assert secrets_in({"given": Secret({"ada": [{"grace": True}]})}) == ["ada", "grace"]
+    assert scrub("KeyError: 'ada@example.org'", secrets_in(payload)) == "KeyError: '*****'"

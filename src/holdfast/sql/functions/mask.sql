@@ -68,17 +68,20 @@ end
 $$;
 comment on function holdfast.cover(jsonb, text[], text[], integer) is 'A JSON value with ***** for secrets, for the values of these keys, and for these texts.';
 
--- What must not be seen in other texts, the longest first: all that is inside a secret; of redacted keys,
+-- What must not be seen in other texts, the longest first: all that is inside a secret, with its keys; of redacted keys,
 -- or of everything, what is long enough to be told from any other word.
 create or replace function holdfast.hidden_texts(payload jsonb, keys text[], everything boolean)
 returns text[]
 language sql immutable
 set search_path = pg_catalog, pg_temp
 as $$
-  with recursive part (value, secret, hidden, depth) as (
-    select payload, false, everything, 0
+  with recursive part (value, key, secret, hidden, depth) as (
+    select payload, null::text, false, everything, 0
     union all
-    select c.value, p.secret or c.key = '$secret', p.hidden or lower(c.key) = any(keys), p.depth + 1
+    select
+      c.value,
+      case when p.secret then c.key end,
+      p.secret or c.key = '$secret', p.hidden or lower(c.key) = any(keys), p.depth + 1
     from part p
     cross join lateral (
       select e.key, e.value from jsonb_each(case when jsonb_typeof(p.value) = 'object' then p.value end) e
@@ -90,7 +93,12 @@ as $$
   select coalesce(array_agg(t.text order by length(t.text) desc), '{}')
   from (
     select distinct form.text
-    from part p
+    from (
+      select p.value, p.secret, p.hidden from part p
+      union all
+      -- A key in a secret is as secret as what stands under it.
+      select to_jsonb(p.key), true, true from part p where p.key is not null
+    ) p
     cross join lateral (
       select p.value #>> '{}'
       union all
@@ -101,6 +109,17 @@ as $$
   ) t
 $$;
 comment on function holdfast.hidden_texts(jsonb, text[], boolean) is 'The texts in a payload that must not be seen elsewhere, the longest first.';
+
+-- Each text is looked for in each string of what is shown. With any number of them a
+-- payload of 171 KiB took six seconds to show, and a list shows many; so beyond a hundred
+-- the whole value is hidden.
+create or replace function holdfast.are_too_many(texts text[])
+returns boolean
+language sql immutable
+as $$
+  select cardinality(texts) > 100
+$$;
+comment on function holdfast.are_too_many(text[]) is 'Whether there are so many texts to hide that a value is hidden as a whole.';
 
 -- A short one is replaced only where it stands alone: a three-digit code inside every longer number would shred the text and hide nothing.
 create or replace function holdfast.scrub(value text, texts text[])
@@ -135,6 +154,7 @@ as $$
 declare
   shown record;
   said text;
+  hidden text[];
 begin
   if value is null then
     return null;
@@ -146,7 +166,8 @@ begin
     if strpos(value::text, '"$secret"') = 0 and coalesce(strpos(payload::text, '"$secret"'), 0) = 0 then
       return value;
     end if;
-    return holdfast.cover(value, '{}', holdfast.hidden_texts(payload, '{}', false));
+    hidden := holdfast.hidden_texts(payload, '{}', false);
+    return case when holdfast.are_too_many(hidden) then '"*****"' else holdfast.cover(value, '{}', hidden) end;
   end if;
   select r.visible, r.keys into shown from holdfast.redaction(as_seen.queue) r;
   if not shown.visible then
@@ -157,7 +178,8 @@ begin
   if length(said) < 1000 and not exists (select from unnest(shown.keys || '$secret'::text) k where strpos(said, to_jsonb(k)::text) > 0) then
     return value;
   end if;
-  return holdfast.cover(value, shown.keys, holdfast.hidden_texts(payload, shown.keys, false));
+  hidden := holdfast.hidden_texts(payload, shown.keys, false);
+  return case when holdfast.are_too_many(hidden) then '"*****"' else holdfast.cover(value, shown.keys, hidden) end;
 end
 $$;
 comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is 'A value of a job of this queue and payload as whoever asks may see it.';
@@ -170,6 +192,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   shown record;
+  hidden text[];
 begin
   if value is null then
     return null;
@@ -181,10 +204,12 @@ begin
     if strpos(payload::text, '"$secret"') = 0 then
       return value;
     end if;
-    return holdfast.scrub(value, holdfast.hidden_texts(payload, '{}', false));
+    hidden := holdfast.hidden_texts(payload, '{}', false);
+  else
+    select r.visible, r.keys into shown from holdfast.redaction(text_as_seen.queue) r;
+    hidden := holdfast.hidden_texts(payload, shown.keys, not shown.visible);
   end if;
-  select r.visible, r.keys into shown from holdfast.redaction(text_as_seen.queue) r;
-  return holdfast.scrub(value, holdfast.hidden_texts(payload, shown.keys, not shown.visible));
+  return case when holdfast.are_too_many(hidden) then '*****' else holdfast.scrub(value, hidden) end;
 end
 $$;
 comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is 'A text of a job of this queue and payload as whoever asks may see it.';
