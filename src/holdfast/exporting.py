@@ -36,6 +36,7 @@ Receiver = Callable[[str, Iterator[bytes]], object]
 
 _SHAPES: tuple[Shape, ...] = ("csv", "jsonl")
 _DAY = timedelta(days=1)
+_OWNERS_DIRECTORY = 0o700
 _GZIP = 31  # zlib's number for a gzip header, with no time in it: the same rows are the same file
 
 
@@ -85,7 +86,7 @@ def export(
 def _writable(directory: Path) -> Path:
     """Now, not on the day when something is due for the first time."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(_OWNERS_DIRECTORY, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return directory
     except OSError as error:
@@ -95,16 +96,19 @@ def _writable(directory: Path) -> Path:
 
 
 def into(directory: Path) -> Receiver:
-    """Write files to a directory: whole ones only, under their names, and on disk."""
+    """Write files to a directory: whole ones only, under their names, and on disk.
+
+    Both are the owner's alone, because payloads and results are in them. A directory that is there already
+    keeps its rights.
+    """
 
     def write(name: str, chunks: Iterator[bytes]) -> str:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(_OWNERS_DIRECTORY, parents=True, exist_ok=True)
         # Two may export at a time: each has a file of its own, and the last one to be whole stays.
         place, part = directory / name, directory / f".{name}.{uuid4().hex[:12]}.part"
         try:
-            with part.open("wb") as file:
-                for chunk in chunks:
-                    file.write(chunk)
+            with open(part, "xb", opener=_owners) as file:
+                file.writelines(chunks)
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(place)
@@ -114,6 +118,10 @@ def into(directory: Path) -> Receiver:
         return str(place.absolute())
 
     return write
+
+
+def _owners(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _export(

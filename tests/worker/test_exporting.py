@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,22 @@ def test_a_day_is_exported_on_request_as_lines_of_json(hf: Holdfast, day_with_jo
     assert greeted["result"] == {"greeting": "hello\nä, \"b\" 'c'\\"}
     assert greeted["finished_at"].startswith(str(day_with_jobs))
     assert len(hf.jobs()) == 2, "it is a copy"
+
+
+def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tmp_path: Path):
+    def rights(path: Path) -> str:
+        return f"{path.stat().st_mode & 0o777:o}"
+
+    before = os.umask(0)
+    try:
+        made, given = tmp_path / "made", tmp_path / "given"
+        given.mkdir(0o755)
+        for directory in (made, given):
+            hf.export(directory, day=day_with_jobs)
+    finally:
+        os.umask(before)
+    assert (rights(made), rights(given)) == ("700", "755")
+    assert {rights(file) for directory in (made, given) for file in directory.iterdir()} == {"600"}
 
 
 def test_a_function_receives_the_chunks_of_each_file_and_an_error_marks_nothing(
