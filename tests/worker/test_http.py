@@ -162,13 +162,44 @@ def test_requests_that_are_none_are_refused_and_cost_little(hf: Holdfast, work, 
     assert raw(address, b"GET / HTTP/1.1\r\n", b"x" * (REQUEST_BYTES + 1)).startswith(b"HTTP/1.1 431 ")
 
     host, _, port = address.rpartition(":")
-    silent = [socket.create_connection((host, int(port))) for _ in range(MOST_CONNECTIONS)]
-    assert get(address, "/healthz")[0] == 503
+    silent = [socket.create_connection((host, int(port))) for _ in range(80)]
+    assert get(address, "/healthz")[0] == 200
     begun = time.monotonic()
     worker.end()  # nobody who hangs about keeps it
     assert time.monotonic() - begun < 3
     for line in silent:
         line.close()
+
+
+def test_slow_connections_keep_no_probe_out(hf: Holdfast, work, told):
+    work(http=LOCAL)
+    address = told.wait_for("http.started")["address"]
+    host, _, port = address.rpartition(":")
+    slow = []
+    for number in range(2 * MOST_CONNECTIONS):
+        line = socket.create_connection((host, int(port)), timeout=10)
+        slow.append(line)
+        if number % 2:
+            line.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")  # and no more of it
+        if number % 16 == 0:
+            assert get(address, "/healthz")[0] == 200, number
+    assert get(address, "/readyz")[0] == 200
+    assert slow[0].recv(1) == b"", "the oldest has made room"
+    slow[-1].sendall(b"1\r\n\r\n")
+    assert slow[-1].recv(12) == b"HTTP/1.1 200", "the newest is still heard"
+    for line in slow:
+        line.close()
+
+
+def test_a_port_alone_is_one_of_this_machine(hf: Holdfast, told):
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    listened = []
+    for http in (0, "0", "0.0.0.0:0", "[::]:0"):
+        hf.worker(http=http).run(drain=True)
+        listened.append(told.named("http.started")[-1]["address"].rpartition(":")[0])
+    assert listened == ["127.0.0.1", "127.0.0.1", "0.0.0.0", "[::]"]
 
 
 def test_an_address_that_is_taken_or_none_is_refused(hf: Holdfast, told, tmp_path: Path):
@@ -188,13 +219,13 @@ def test_an_address_that_is_taken_or_none_is_refused(hf: Holdfast, told, tmp_pat
     assert told.wait_for("http.started")["address"] == f"unix:{path}"
     assert not path.exists()
     assert [str(Address.of(it)) for it in (8080, "8080", "[::1]:80", "unix:/a")] == [
-        "8080",
-        "8080",
+        "127.0.0.1:8080",
+        "127.0.0.1:8080",
         "[::1]:80",
         "unix:/a",
     ]
     assert [str(Address.of(it).of_process(3)) for it in (8080, "localhost:0", "unix:/a")] == [
-        "8082",
+        "127.0.0.1:8082",
         "localhost:0",
         "unix:/a.3",
     ]

@@ -68,7 +68,8 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
 @click.option(
     "--http",
     metavar="ADDRESS",
-    help="Serve /healthz, /readyz and /metrics: 8080, 127.0.0.1:8080 or unix:/path. "
+    help="Serve /healthz, /readyz and /metrics: 8080 (of 127.0.0.1), 0.0.0.0:8080 "
+    "or unix:/path. "
     "With --processes, each has the next port.",
 )
 @click.option("--quiet", is_flag=True, help="No line for each finished job, also on a terminal.")

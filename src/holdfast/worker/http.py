@@ -20,7 +20,9 @@ from holdfast.events import emit
 REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 128
+# Nobody else's business, unless an address is given.
+LOCAL = "127.0.0.1"
 PARTING_SECONDS = 2.0
 
 _PHRASES = {
@@ -36,15 +38,18 @@ _PHRASES = {
 
 
 class Address(NamedTuple):
-    """Where to listen: a port (of one host, or of all), or the path of a socket."""
+    """Where to listen: a port of a host, or the path of a socket."""
 
-    host: str | None = None
+    host: str = LOCAL
     port: int = 0
     path: str | None = None
 
     @classmethod
     def of(cls, value: object) -> "Address":
-        """From 8080, "8080", "127.0.0.1:8080", "[::1]:8080" or "unix:/run/worker.sock"."""
+        """From 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
+
+        A port alone is one of this machine: 127.0.0.1.
+        """
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(text, str):
             raise _bad(value)
@@ -56,7 +61,7 @@ class Address(NamedTuple):
         host = host.removeprefix("[").removesuffix("]")
         if not (port.isascii() and port.isdigit() and int(port) < 2**16) or (colon and not host):
             raise _bad(value)
-        return cls(host=host or None, port=int(port))
+        return cls(host=host or LOCAL, port=int(port))
 
     def of_process(self, number: int) -> "Address":
         """That of one of several processes, which are counted from 1: each has the next port."""
@@ -69,8 +74,8 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         if self.path is not None:
             return f"unix:{self.path}"
-        host = f"[{self.host}]" if self.host and ":" in self.host else self.host
-        return f"{host}:{self.port}" if host else str(self.port)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
 
 class Answer(NamedTuple):
@@ -92,7 +97,8 @@ class Server:
     def __init__(self, address: Address, pages: Mapping[str, Page]) -> None:
         self._address = address
         self._pages = pages
-        self._connections = 0
+        # The oldest first.
+        self._connections: dict[asyncio.StreamWriter, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._error: OSError | None = None
@@ -143,7 +149,12 @@ class Server:
             await server.serve_forever()
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        self._connections[writer] = None
+        if len(self._connections) > MOST_CONNECTIONS:
+            # Not this one: whoever connects and says nothing must not keep a probe out.
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.transport.abort()
         try:
             answer, head_only = await self._answer(reader)
             async with asyncio.timeout(REQUEST_SECONDS):
@@ -154,13 +165,11 @@ class Server:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # they have gone, or never came to the point
         finally:
-            self._connections -= 1
+            self._connections.pop(writer, None)
             writer.transport.abort()
 
     async def _answer(self, reader: asyncio.StreamReader) -> tuple[Answer, bool]:
         """What to say, and whether only its head was asked for."""
-        if self._connections > MOST_CONNECTIONS:
-            return Answer.json(503, error="too many connections"), False
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -205,5 +214,5 @@ def _bad(value: object) -> Exception:
         "http",
         value,
         "is no address to listen on",
-        hint="Write 8080, 127.0.0.1:8080 or unix:/run/worker.sock.",
+        hint="Write 8080, 0.0.0.0:8080 or unix:/run/worker.sock.",
     )
