@@ -1399,6 +1399,18 @@ MUTANTS = [
         "from part p where p.key is not null",
         "from part p where false",
         "sql/test_sql_masking.py",
+        "cancel_matching: an empty filter takes everything",
+        "operate.sql",
+        " and cancel_matching.everything is not true then",
+        " and false then",
+        "worker/test_operating_all.py::test_sql_refuses_an_empty_filter_too",
+    ),
+    Mutant(
+        "replay_many, purge_many: an empty filter takes everything",
+        "dead.sql",
+        "  if everything is not true\n",
+        "  if false\n",
+        "worker/test_operating_all.py::test_sql_refuses_an_empty_filter_too",
     ),
 ]
 

@@ -23,7 +23,7 @@ def _looks(bench: Bench, peer: Peer, _round: int) -> Figures:
     ):
         waiting = bench.amount(WAITING)
         _fill(connection, waiting)
-        first = hf.jobs(state="pending", amount=1)[0].id
+        first = hf.jobs(state="pending", limit=1)[0].id
         looks: dict[str, Callable[[], object]] = {
             "stats": hf.stats,
             "statistics": hf.statistics,

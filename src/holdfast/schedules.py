@@ -21,6 +21,7 @@ from holdfast.calls import Call, ScheduleRow
 from holdfast.errors import BadArguments, BadValue, UnknownOption
 from holdfast.events import emit
 from holdfast.job import NewJob
+from holdfast.renamed import renamed
 from holdfast.schedule import Missed
 from holdfast.task import JobHandle, Task, named_job
 
@@ -170,12 +171,14 @@ class Schedules:
     async def alist(self, *, upcoming: int = 5) -> ScheduleRows:
         return await self._carrier.arun(calls.list_schedules(upcoming))
 
-    def upcoming(self, name: str, amount: int = 5) -> Times:
+    @renamed(amount="limit")
+    def upcoming(self, name: str, limit: int = 5) -> Times:
         """Its next times; none if it is paused."""
-        return self._carrier.run(calls.upcoming(name, amount))
+        return self._carrier.run(calls.upcoming(name, limit))
 
-    async def aupcoming(self, name: str, amount: int = 5) -> Times:
-        return await self._carrier.arun(calls.upcoming(name, amount))
+    @renamed(amount="limit")
+    async def aupcoming(self, name: str, limit: int = 5) -> Times:
+        return await self._carrier.arun(calls.upcoming(name, limit))
 
 
 def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:

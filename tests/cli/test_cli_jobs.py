@@ -192,3 +192,13 @@ def test_json_that_is_nested_as_deeply_as_may_be_is_shown(holdfast, hf: Holdfast
     job = hf.enqueue("deep", deep)
     assert holdfast("job", str(job.id), "--json").json["payload"] == deep
     assert "(cannot be shown" not in holdfast("job", str(job.id)).out
+
+
+def test_cancel_wants_all_to_be_said(holdfast, hf: Holdfast):
+    job = hf.enqueue("a")
+    refused = holdfast("cancel", "--state", "pending")
+    assert refused.code == 2
+    assert "--all" in refused.err
+    assert job.refresh().state == "pending"
+    assert holdfast("cancel", "--all", "--state", "pending").code == 0
+    assert job.refresh().state == "cancelled"

@@ -115,7 +115,7 @@ def test_two_who_replay_the_same_jobs_share_them(sql, connect, dead, together):
     for _ in range(20):
         dead()
     sessions = [connect() for _ in range(4)]
-    assert sum(together(*(lambda s=s: s.value("replay_many") for s in sessions))) == 20
+    assert sum(together(*(lambda s=s: s.value("replay_many", everything=True) for s in sessions))) == 20
     assert len(sql.claim_all()) == 20
 
 
@@ -139,9 +139,9 @@ def test_a_letter_whose_id_a_live_job_has_is_left_alone(sql, dead, clock, refuse
     sql.enqueue("other", id=job_id)
     with refused("HF010"):
         sql.value("replay", id=job_id)
-    assert sql.value("replay_many") == 0
+    assert sql.value("replay_many", everything=True) == 0
     dead("another")
-    assert sql.value("replay_many") == 1
+    assert sql.value("replay_many", everything=True) == 1
     assert sql.one("select array_agg(id) from holdfast.dead_letter") == [job_id]
     assert sql.live(job_id).task == "other"
 

@@ -126,7 +126,7 @@ def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask,
         assert len(ask(KILL)) == 1
     assert len(hf.enqueue_many([NewJob(task="noop")] * 200)) == 200
     ask(KILL)
-    assert len(hf.jobs(amount=500)) == 205  # each of them once
+    assert len(hf.jobs(limit=500)) == 205  # each of them once
 
 
 def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Holdfast, ask, monkeypatch):

@@ -81,7 +81,7 @@ def test_dead_jobs_are_found_and_replayed(hf: Holdfast, drain):
     broken = False
     assert jobs[0].replay() is JobState.PENDING
     assert hf.replay(error="refused 1") == 1
-    assert asyncio.run(hf.areplay(everything=True, amount=1)) == 1
+    assert asyncio.run(hf.areplay(everything=True, limit=1)) == 1
     drain()
     ends = [job.refresh() for job in jobs]
     assert sorted(end.state for end in ends) == ["completed"] * 3 + ["dead"]
@@ -101,8 +101,8 @@ def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
             action()
         with pytest.raises(UnknownOption, match="queue"):
             action(quue="mail")
-        with pytest.raises(BadValue, match="amount"):
-            action(queue="mail", amount=0)
+        with pytest.raises(BadValue, match="limit"):
+            action(queue="mail", limit=0)
         with pytest.raises(BadValue, match="time zone"):
             action(before=datetime(2026, 1, 1))  # noqa: DTZ001 - on purpose
         assert action(everything=True) == 0

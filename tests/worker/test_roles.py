@@ -54,7 +54,7 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     assert [name for name, _ in told.events if name.endswith((".failed", ".error"))] == ["job.failed"]
 
     viewer, operator = roles["viewer"], roles["operator"]
-    assert len(viewer.jobs(amount=1000)) == bulk.FEW * 2 + 3
+    assert len(viewer.jobs(limit=1000)) == bulk.FEW * 2 + 3
     assert "seen" in [event.name for event in viewer.job(job.id).events(follow=False)]
     assert [error.error for error in viewer.job(dead.id).errors()] == ["ValueError: no"]
     assert viewer.job(job.id).steps()[0].result == 8

@@ -11,8 +11,8 @@ from holdfast.job import JobSnapshot
 _replay = function("replay", "id uuid, start_over boolean")
 _purge = function("purge", "id uuid")
 _DEAD = "queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer"
-_replay_many = function("replay_many", f"{_DEAD}, start_over boolean")
-_purge_many = function("purge_many", _DEAD)
+_replay_many = function("replay_many", f"{_DEAD}, start_over boolean, everything boolean")
+_purge_many = function("purge_many", f"{_DEAD}, everything boolean")
 _list_dead = function("list_dead", _DEAD, SNAPSHOT)
 
 
@@ -35,12 +35,12 @@ def purge(job_id: UUID) -> Call[None]:
     return _purge(nothing, job_id)
 
 
-def replay_many(dead: Dead, *, start_over: bool = False) -> Call[int]:
-    return _replay_many(one, *dead, start_over)
+def replay_many(dead: Dead, *, start_over: bool = False, everything: bool = False) -> Call[int]:
+    return _replay_many(one, *dead, start_over, everything)
 
 
-def purge_many(dead: Dead) -> Call[int]:
-    return _purge_many(one, *dead)
+def purge_many(dead: Dead, *, everything: bool = False) -> Call[int]:
+    return _purge_many(one, *dead, everything)
 
 
 def list_dead(dead: Dead) -> Call[list[JobSnapshot]]:

@@ -11,7 +11,7 @@ _cancel = function("cancel", "id uuid")
 _cancel_many = function("cancel_many", "ids uuid[]")
 _cancel_matching = function(
     "cancel_matching",
-    "queue text, task text, state text, amount integer, after uuid",
+    "queue text, task text, state text, amount integer, after uuid, everything boolean",
     "cancelled, requested, last_id",
 )
 _give_up = function("give_up", "id uuid, reason text")
@@ -39,11 +39,17 @@ class Cancelled(NamedTuple):
 
 
 def cancel_matching(
-    *, queue: str | None, task: str | None, state: str | None, amount: int, after: UUID | None
+    *,
+    queue: str | None,
+    task: str | None,
+    state: str | None,
+    amount: int,
+    after: UUID | None,
+    everything: bool = False,
 ) -> Call[tuple[Cancelled, UUID | None]]:
     """Answers also with the id to go on `after`, or with `None` if nothing is left."""
     return _cancel_matching(
-        lambda rows: (Cancelled(*rows[0][:2]), rows[0][2]), queue, task, state, amount, after
+        lambda rows: (Cancelled(*rows[0][:2]), rows[0][2]), queue, task, state, amount, after, everything
     )
 
 

@@ -30,7 +30,7 @@ def audit(
 ) -> None:
     """Who paused, configured, cancelled, replayed or removed what, latest first."""
     with settings.connect() as hf:
-        found = hf.audit(target=target, action=action, who=who, since=since, amount=limit)
+        found = hf.audit(target=target, action=action, who=who, since=since, limit=limit)
     if settings.as_json:
         show_json(found)
     else:

@@ -50,7 +50,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
       holdfast replay --error "connection refused"
     """
     with settings.connect() as hf:
-        found = hf.dead(amount=limit, **_given(which))
+        found = hf.dead(limit=limit, **_given(which))
     show_jobs(settings, found, limit=limit, empty="No dead jobs.")
 
 

@@ -76,11 +76,18 @@ some_ids_argument = click.argument("ids", metavar="[ID]...", type=click.UUID, na
 @click.option(
     "--state",
     type=click.Choice(["scheduled", "pending", "claimed"]),
-    help="With --queue or --task: only those in this state.",
+    help="With --queue, --task or --all: only those in this state.",
 )
+@click.option("--all", "everything", is_flag=True, help="All live jobs of every queue.")
 @pass_settings
 def cancel(
-    settings: Settings, ids: tuple[UUID, ...], *, queue: str | None, task: str | None, state: str | None
+    settings: Settings,
+    ids: tuple[UUID, ...],
+    *,
+    queue: str | None,
+    task: str | None,
+    state: str | None,
+    everything: bool,
 ) -> None:
     """Call jobs off: by ID, or all of a queue or a task.
 
@@ -88,13 +95,14 @@ def cancel(
     `requested`: its handler is told, and it is cancelled unless it completes first. The exit code is 1 if a
     job had already ended in another way, or does not exist.
     """
-    if bool(ids) == bool(queue or task) or (state and ids):
-        raise click.UsageError("Name jobs by ID, or all of them by --queue, --task or both.")
+    many = bool(queue or task or everything)
+    if bool(ids) == many or (state and ids):
+        raise click.UsageError("Name jobs by ID, or say which by --queue, --task or both, or --all.")
     if ids:
         each(settings, ids, Job.cancel, good={"cancelled", "requested"})
         return
     with settings.connect() as hf:
-        done = hf.cancel_matching(queue=queue, task=task, state=state)
+        done = hf.cancel_matching(queue=queue, task=task, state=state, everything=everything)
     if settings.as_json:
         show_json(done)
     else:

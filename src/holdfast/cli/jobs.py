@@ -59,7 +59,7 @@ def jobs(
     state = JobState.RUNNING.value if running else state
 
     def look() -> list[JobSnapshot]:
-        return hf.jobs(queue=queue, task=task, state=state, amount=limit)
+        return hf.jobs(queue=queue, task=task, state=state, limit=limit)
 
     with settings.connect() as hf:
         if running and on_terminal() and not settings.as_json:

@@ -169,9 +169,9 @@ def run(settings: Settings, names: tuple[str, ...]) -> None:
 @click.argument("cron")
 @common_options
 @click.option("--zone", default="UTC", show_default=True, help="Whose clocks it goes by: Europe/Berlin.")
-@click.option("--amount", type=click.IntRange(1, 1000), default=_SHOWN, show_default=True)
+@click.option("--limit", "--amount", "limit", type=click.IntRange(1, 1000), default=_SHOWN, show_default=True)
 @pass_settings
-def next_(settings: Settings, cron: str, *, zone: str, amount: int) -> None:
+def next_(settings: Settings, cron: str, *, zone: str, limit: int) -> None:
     """What a cron expression says, in words and times. Nothing is written.
 
     \b
@@ -180,7 +180,7 @@ def next_(settings: Settings, cron: str, *, zone: str, amount: int) -> None:
     moment, found = datetime.now(UTC), list[datetime]()
     with settings.connect() as hf:
         words = hf.run(calls.cron_in_words(cron))
-        while len(found) < amount:
+        while len(found) < limit:
             moment = hf.run(calls.next_occurrence(cron, moment, zone))
             found.append(moment)
     if settings.as_json:

@@ -13,29 +13,32 @@ from holdfast.client.asking import Asking, known_state
 from holdfast.database import examine
 from holdfast.job import JobSnapshot, JobState
 from holdfast.metrics import Overview, exposition, families_of, questions
+from holdfast.renamed import renamed
 
 
 class Looking(Asking):
+    @renamed(amount="limit")
     def jobs(
         self,
         *,
         queue: str | None = None,
         task: str | None = None,
         state: JobState | str | None = None,
-        amount: int = 50,
+        limit: int = 50,
     ) -> list[JobSnapshot]:
         """Jobs that match, those that changed last first."""
-        return self.run(_jobs(queue, task, state, amount))
+        return self.run(_jobs(queue, task, state, limit))
 
+    @renamed(amount="limit")
     async def ajobs(
         self,
         *,
         queue: str | None = None,
         task: str | None = None,
         state: JobState | str | None = None,
-        amount: int = 50,
+        limit: int = 50,
     ) -> list[JobSnapshot]:
-        return await self.arun(_jobs(queue, task, state, amount))
+        return await self.arun(_jobs(queue, task, state, limit))
 
     def stats(self) -> list[Stat]:
         """How many jobs there are per queue and state; very many are estimated, and marked so."""
@@ -112,6 +115,7 @@ class Looking(Asking):
     async def asettings(self, queue: str | None = None) -> list[SettingRow]:
         return await self.arun(calls.settings.settings(queue))
 
+    @renamed(amount="limit")
     def audit(
         self,
         *,
@@ -119,11 +123,12 @@ class Looking(Asking):
         action: str | None = None,
         who: str | None = None,
         since: datetime | None = None,
-        amount: int = 50,
+        limit: int = 50,
     ) -> list[AuditRow]:
         """Who did what, and when, the latest first: by queue, job or schedule (`target`), action, name."""
-        return self.run(_audit(target, action, who, since, amount))
+        return self.run(_audit(target, action, who, since, limit))
 
+    @renamed(amount="limit")
     async def aaudit(
         self,
         *,
@@ -131,9 +136,9 @@ class Looking(Asking):
         action: str | None = None,
         who: str | None = None,
         since: datetime | None = None,
-        amount: int = 50,
+        limit: int = 50,
     ) -> list[AuditRow]:
-        return await self.arun(_audit(target, action, who, since, amount))
+        return await self.arun(_audit(target, action, who, since, limit))
 
     def partitions(self) -> list[PartitionRow]:
         """The days of finished jobs and events: how much they hold, and what becomes of them when."""
@@ -151,10 +156,10 @@ class Looking(Asking):
 
 
 def _jobs(
-    queue: str | None, task: str | None, state: JobState | str | None, amount: int
+    queue: str | None, task: str | None, state: JobState | str | None, limit: int
 ) -> Call[list[JobSnapshot]]:
-    limits.integer("amount", amount, range(1, 100_001))
-    return calls.list_jobs(queue=queue, task=task, state=known_state(state), amount=amount)
+    limits.integer("limit", limit, range(1, 100_001))
+    return calls.list_jobs(queue=queue, task=task, state=known_state(state), amount=limit)
 
 
 def _statistics(by: By, queue: str | None) -> Call[list[Statistic]]:
@@ -164,10 +169,10 @@ def _statistics(by: By, queue: str | None) -> Call[list[Statistic]]:
 
 
 def _audit(
-    target: str | None, action: str | None, who: str | None, since: datetime | None, amount: int
+    target: str | None, action: str | None, who: str | None, since: datetime | None, limit: int
 ) -> Call[list[AuditRow]]:
     return calls.settings.audit_log(
-        amount=limits.integer("amount", amount, range(1, 100_001)),
+        amount=limits.integer("limit", limit, range(1, 100_001)),
         target=target,
         action=action,
         who=who,

@@ -13,6 +13,7 @@ from holdfast.calls.settings import Change
 from holdfast.client.asking import Asking, known_state
 from holdfast.errors import UnknownOption
 from holdfast.job import JobSnapshot, JobState
+from holdfast.renamed import renamed
 from holdfast.retry import RetryPolicy
 from holdfast.settings import SettingKeywords, change
 
@@ -68,40 +69,56 @@ class Operating(Asking):
         return await self.arun(calls.cancel_many(_identities(ids)))
 
     def cancel_matching(
-        self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        state: JobState | str | None = None,
+        everything: bool = False,
     ) -> Cancelled:
-        """Call off all live jobs of a queue, a task or both, in batches; how many."""
+        """Call off all live jobs of a queue, a task or both, in batches; how many.
+
+        Without a queue and a task it needs `everything=True`.
+        """
         batches: list[Cancelled] = []
         last: UUID | None = None
         while last is not None or not batches:
-            some, last = self.run(_cancel_some(queue, task, state, last))
+            some, last = self.run(_cancel_some(queue, task, state, last, everything))
             batches.append(some)
         return _total(batches)
 
     async def acancel_matching(
-        self, *, queue: str | None = None, task: str | None = None, state: JobState | str | None = None
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        state: JobState | str | None = None,
+        everything: bool = False,
     ) -> Cancelled:
         batches: list[Cancelled] = []
         last: UUID | None = None
         while last is not None or not batches:
-            some, last = await self.arun(_cancel_some(queue, task, state, last))
+            some, last = await self.arun(_cancel_some(queue, task, state, last, everything))
             batches.append(some)
         return _total(batches)
 
     # Dead letters.
 
-    def dead(self, *, amount: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
+    @renamed(amount="limit")
+    def dead(self, *, limit: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
         """Dead jobs, the latest first: by `queue`, `task`, part of the `error`, died `after` or `before`."""
-        return self.run(calls.list_dead(_dead(which, amount=amount)))
+        return self.run(calls.list_dead(_dead(which, limit=limit)))
 
-    async def adead(self, *, amount: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
-        return await self.arun(calls.list_dead(_dead(which, amount=amount)))
+    @renamed(amount="limit")
+    async def adead(self, *, limit: int = 50, **which: Unpack[DeadKeywords]) -> list[JobSnapshot]:
+        return await self.arun(calls.list_dead(_dead(which, limit=limit)))
 
+    @renamed(amount="limit")
     def replay(
         self,
         *,
         everything: bool = False,
-        amount: int | None = None,
+        limit: int | None = None,
         start_over: bool = False,
         **which: Unpack[DeadKeywords],
     ) -> int:
@@ -109,30 +126,33 @@ class Operating(Asking):
 
         They go on after the steps that they have finished, unless they are to start over.
         """
-        dead = _dead(which, amount=amount, everything=everything)
-        return self.run(calls.replay_many(dead, start_over=limits.truth("start_over", start_over)))
+        dead = _dead(which, limit=limit, everything=everything)
+        return self.run(_replay(dead, start_over, everything))
 
+    @renamed(amount="limit")
     async def areplay(
         self,
         *,
         everything: bool = False,
-        amount: int | None = None,
+        limit: int | None = None,
         start_over: bool = False,
         **which: Unpack[DeadKeywords],
     ) -> int:
-        dead = _dead(which, amount=amount, everything=everything)
-        return await self.arun(calls.replay_many(dead, start_over=limits.truth("start_over", start_over)))
+        dead = _dead(which, limit=limit, everything=everything)
+        return await self.arun(_replay(dead, start_over, everything))
 
+    @renamed(amount="limit")
     def purge(
-        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+        self, *, everything: bool = False, limit: int | None = None, **which: Unpack[DeadKeywords]
     ) -> int:
         """Remove the dead jobs that match for good, oldest first; how many."""
-        return self.run(calls.purge_many(_dead(which, amount=amount, everything=everything)))
+        return self.run(_purge(which, limit, everything))
 
+    @renamed(amount="limit")
     async def apurge(
-        self, *, everything: bool = False, amount: int | None = None, **which: Unpack[DeadKeywords]
+        self, *, everything: bool = False, limit: int | None = None, **which: Unpack[DeadKeywords]
     ) -> int:
-        return await self.arun(calls.purge_many(_dead(which, amount=amount, everything=everything)))
+        return await self.arun(_purge(which, limit, everything))
 
     # Retry policies.
 
@@ -198,10 +218,26 @@ def _identities(ids: Iterable[UUID | str]) -> list[UUID]:
 
 
 def _cancel_some(
-    queue: str | None, task: str | None, state: JobState | str | None, after: UUID | None
+    queue: str | None,
+    task: str | None,
+    state: JobState | str | None,
+    after: UUID | None,
+    everything: bool,
 ) -> Call[tuple[Cancelled, UUID | None]]:
+    if not limits.truth("everything", everything) and not queue and not task:
+        raise limits.refused(
+            "everything",
+            everything,
+            "no queue and no task is given",
+            hint="Say everything=True for all jobs.",
+        )
     return calls.cancel_matching(
-        queue=queue, task=task, state=known_state(state), amount=CANCEL_BATCH, after=after
+        queue=queue or None,
+        task=task or None,
+        state=known_state(state),
+        amount=CANCEL_BATCH,
+        after=after,
+        everything=everything,
     )
 
 
@@ -209,7 +245,16 @@ def _total(batches: list[Cancelled]) -> Cancelled:
     return Cancelled(*map(sum, zip(*batches, strict=True)))
 
 
-def _dead(which: DeadKeywords, *, amount: int | None, everything: bool = True) -> Dead:
+def _replay(dead: Dead, start_over: bool, everything: bool) -> Call[int]:
+    start_over = limits.truth("start_over", start_over)
+    return calls.replay_many(dead, start_over=start_over, everything=everything)
+
+
+def _purge(which: DeadKeywords, limit: int | None, everything: bool) -> Call[int]:
+    return calls.purge_many(_dead(which, limit=limit, everything=everything), everything=everything)
+
+
+def _dead(which: DeadKeywords, *, limit: int | None, everything: bool = True) -> Dead:
     for option in which:
         if option not in DeadKeywords.__annotations__:
             raise UnknownOption.among(option, DeadKeywords.__annotations__, owner="dead letters")
@@ -226,7 +271,7 @@ def _dead(which: DeadKeywords, *, amount: int | None, everything: bool = True) -
         error=which.get("error"),
         died_after=None if after is None else limits.moment("after", after),
         died_before=None if before is None else limits.moment("before", before),
-        amount=None if amount is None else limits.integer("amount", amount, range(1, 2**31)),
+        amount=None if limit is None else limits.integer("limit", limit, range(1, 2**31)),
     )
 
 

@@ -49,7 +49,7 @@ class Picture:
 
 
 def look(seconds: float, cast: Cast, pids: Container[int | None]) -> Picture:
-    jobs = (job for queue in QUEUES for job in hf.jobs(queue=queue, amount=AMOUNT))
+    jobs = (job for queue in QUEUES for job in hf.jobs(queue=queue, limit=AMOUNT))
     return Picture(
         seconds,
         cast,

@@ -1,4 +1,4 @@
--- holdfast: after jobs
+-- holdfast: after jobs, replace
 -- Dead letters: jobs that are out of attempts, or that somebody gave up. They
 -- are looked at, replayed, or purged; each is written to the audit log.
 --
@@ -189,7 +189,8 @@ create or replace function holdfast.replay_many(
   died_after timestamptz default null,
   died_before timestamptz default null,
   amount integer default null,
-  start_over boolean default false
+  start_over boolean default false,
+  everything boolean default false
 )
 returns bigint
 language plpgsql volatile security definer
@@ -199,6 +200,8 @@ declare
   replayed bigint;
 begin
   perform holdfast.check_amount(replay_many.amount);
+  perform holdfast.check_filter(
+    replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.everything);
   replayed := holdfast.revive(
     array(select holdfast.pick_dead(
       replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
@@ -208,8 +211,11 @@ begin
   return replayed;
 end
 $$;
-comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
-  'Put the dead jobs that match back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
+comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
+  'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
+select holdfast.replace_function(
+  'holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean)', -- without everything
+  'holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean)');
 
 create or replace function holdfast.purge(id uuid)
 returns void
@@ -233,7 +239,8 @@ create or replace function holdfast.purge_many(
   error text default null,
   died_after timestamptz default null,
   died_before timestamptz default null,
-  amount integer default null
+  amount integer default null,
+  everything boolean default false
 )
 returns bigint
 language plpgsql volatile security definer
@@ -243,6 +250,8 @@ declare
   purged bigint;
 begin
   perform holdfast.check_amount(purge_many.amount);
+  perform holdfast.check_filter(
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.everything);
   purged := holdfast.erase_dead(array(select holdfast.pick_dead(
     purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount)));
   perform holdfast.note_dead(
@@ -250,8 +259,11 @@ begin
   return purged;
 end
 $$;
-comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer) is
-  'Remove the dead jobs that match for good, with their errors; returns how many.';
+comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
+  'Remove the dead jobs that match, or everything, for good, with their errors; returns how many.';
+select holdfast.replace_function(
+  'holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer)', -- without everything
+  'holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean)');
 
 -- Send a waiting job to the dead letters by hand.
 create or replace function holdfast.give_up(id uuid, reason text default null)
@@ -294,6 +306,27 @@ as $$
     'holdfast.list_dead() shows those that are.')
 $$;
 comment on function holdfast.refuse_unless_dead(uuid, text, text) is 'Raise the error for a job that is not among the dead letters.';
+
+-- An empty text filters nothing: it is a variable that was not set, never "all of them".
+create or replace function holdfast.check_filter(
+  queue text, task text, error text, died_after timestamptz, died_before timestamptz, everything boolean
+)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if everything is not true
+    and coalesce(nullif(queue, ''), nullif(task, ''), nullif(error, '')) is null
+    and died_after is null
+    and died_before is null
+  then
+    perform holdfast.refuse_value('everything', everything::text, 'no filter is given; say everything => true for all dead jobs');
+  end if;
+end
+$$;
+comment on function holdfast.check_filter(text, text, text, timestamptz, timestamptz, boolean) is
+  'Refuse to take all dead jobs unless that is asked for.';
 
 create or replace function holdfast.check_amount(amount integer)
 returns void

@@ -1,3 +1,4 @@
+-- holdfast: after replace
 -- What an operator does to jobs and queues. Each is written to the audit log.
 
 create or replace function holdfast.note(action text, target text, detail jsonb default null)
@@ -124,7 +125,8 @@ as $$
 $$;
 comment on function holdfast.pick_matching(text, text, text, integer, uuid) is 'The ids of live jobs that match, in order, behind a given one.';
 
--- Call off what waits or runs in a queue, or of a task, or both. In batches by
+-- Call off what waits or runs in a queue, or of a task, or both; all of it only with
+-- `everything`. In batches by
 -- `amount`, so that no transaction holds a million rows: call it again with
 -- `after => last_id` until that is null. Whoever does reads every job once; to
 -- begin anew each time is right too, but walks over all that is gone already.
@@ -134,7 +136,8 @@ create or replace function holdfast.cancel_matching(
   task text default null,
   state text default null,
   amount integer default 10000,
-  after uuid default null
+  after uuid default null,
+  everything boolean default false
 )
 returns table (cancelled bigint, requested bigint, last_id uuid)
 language plpgsql volatile security definer
@@ -145,8 +148,8 @@ declare
   ids uuid[];
   last uuid;
 begin
-  if cancel_matching.queue is null and cancel_matching.task is null then
-    perform holdfast.refuse_value('queue', null, 'name a queue, a task or both: nobody cancels everything by accident');
+  if nullif(cancel_matching.queue, '') is null and nullif(cancel_matching.task, '') is null and cancel_matching.everything is not true then
+    perform holdfast.refuse_value('queue', null, 'name a queue, a task or both, or say everything => true');
   end if;
   if cancel_matching.state not in ('scheduled', 'pending', 'claimed') then
     perform holdfast.refuse_value('state', cancel_matching.state, 'must be scheduled, pending or claimed');
@@ -172,8 +175,11 @@ begin
     from holdfast.cancel_many(ids) c;
 end
 $$;
-comment on function holdfast.cancel_matching(text, text, text, integer, uuid) is
+comment on function holdfast.cancel_matching(text, text, text, integer, uuid, boolean) is
   'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
+select holdfast.replace_function(
+  'holdfast.cancel_matching(text, text, text, integer, uuid)', -- without everything
+  'holdfast.cancel_matching(text, text, text, integer, uuid, boolean)');
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
 create or replace function holdfast.cancels(worker uuid)

@@ -1,0 +1,75 @@
+"""Nothing is done to all jobs by an empty filter, and `limit` is the word for how many."""
+
+import asyncio
+
+import pytest
+
+from holdfast import BadValue, Holdfast
+from holdfast.errors import BadInput, UnknownOption
+
+EMPTY = [{}, {"queue": None}, {"queue": "", "task": None}]
+
+
+@pytest.mark.parametrize("filters", EMPTY)
+def test_an_empty_filter_is_refused(hf: Holdfast, filters):
+    job, dead = hf.enqueue("a"), hf.enqueue("b")
+    dead.give_up()
+    for verb in (hf.cancel_matching, hf.replay, hf.purge):
+        with pytest.raises(BadInput, match="everything=True"):
+            verb(**filters)
+    for verb in (hf.acancel_matching, hf.areplay, hf.apurge):
+        with pytest.raises(BadInput, match="everything=True"):
+            asyncio.run(verb(**filters))
+    assert (job.refresh().state, dead.refresh().state) == ("pending", "dead")
+
+
+def test_everything_is_taken_if_that_is_said(hf: Holdfast):
+    jobs = [hf.enqueue("a", queue=queue) for queue in ("mail", "post")]
+    assert hf.cancel_matching(state="scheduled", everything=True) == (0, 0)
+    assert hf.cancel_matching(everything=True) == (2, 0)
+    assert {job.refresh().state for job in jobs} == {"cancelled"}
+
+
+@pytest.mark.parametrize("verb", ["cancel_matching", "replay_many", "purge_many"])
+@pytest.mark.parametrize("arguments", ["", "queue => ''"])
+def test_sql_refuses_an_empty_filter_too(hf: Holdfast, ask, verb, arguments):
+    hf.enqueue("b").give_up()
+    hf.enqueue("a")
+    with pytest.raises(Exception, match="say everything => true"):
+        ask(f"select holdfast.{verb}({arguments})")
+    assert {job.state for job in hf.jobs()} == {"pending", "dead"}
+    ask(f"select holdfast.{verb}(everything => true)")
+    assert [job.state for job in hf.jobs()] != ["pending", "dead"]
+
+
+def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast):
+    jobs = [hf.enqueue("a") for _ in range(3)]
+    assert len(hf.jobs(limit=2)) == 2
+    assert len(hf.audit(limit=1)) <= 1
+    for job in jobs:
+        job.give_up()
+    assert len(hf.dead(limit=2)) == 2
+    assert hf.replay(task="a", limit=1) == 1
+    assert hf.purge(task="a", limit=1) == 1
+    hf.schedules.add("beat", "a", every=60)
+    assert len(hf.schedules.upcoming("beat", limit=2)) == 2
+    calls = [
+        lambda: hf.jobs(amount=2),
+        lambda: hf.dead(amount=2),
+        lambda: hf.audit(amount=2),
+        lambda: hf.replay(task="a", amount=2),
+        lambda: hf.purge(task="a", amount=2),
+        lambda: hf.schedules.upcoming("beat", amount=2),
+        lambda: asyncio.run(hf.ajobs(amount=2)),
+        lambda: asyncio.run(hf.adead(amount=2)),
+        lambda: asyncio.run(hf.aaudit(amount=2)),
+        lambda: asyncio.run(hf.areplay(task="a", amount=2)),
+        lambda: asyncio.run(hf.apurge(task="a", amount=2)),
+        lambda: asyncio.run(hf.schedules.aupcoming("beat", amount=2)),
+    ]
+    for call in calls:
+        with pytest.raises(UnknownOption, match=r"it is limit now. Write limit=2\.") as refusal:
+            call()
+        assert refusal.value.suggestion == "limit"
+    with pytest.raises(BadValue, match="limit"):
+        hf.jobs(limit=0)
