@@ -1399,6 +1399,8 @@ MUTANTS = [
         "from part p where p.key is not null",
         "from part p where false",
         "sql/test_sql_masking.py",
+    ),
+    Mutant(
         "cancel_matching: an empty filter takes everything",
         "operate.sql",
         " and cancel_matching.everything is not true then",
