@@ -666,6 +666,13 @@ MUTANTS = [
         "sql/test_sql_suspects.py",
     ),
     Mutant(
+        "upkeep: deaths of jobs that are no more stay",
+        "upkeep.sql",
+        "  where not exists (select from holdfast.live j where j.id = d.job_id offset 0);\n",
+        "  where false;\n",
+        "sql/test_sql_suspects.py",
+    ),
+    Mutant(
         "recover: who is not to blame begins anew",
         "recover.sql",
         "  where j.id = any(spared);",

@@ -299,6 +299,18 @@ def test_several_workers_that_die_together_have_each_their_own_culprit(sql, surv
     assert [sql.job(job_id).attempt for job_id in ids] == [0, 1, 1], "the first had been cleared"
 
 
+def test_the_culprit_of_one_worker_clears_nobody_on_another(sql, worker_with, clock, dies):
+    worker, (long, poison) = worker_with(2, max_attempts=1)
+    dies(worker, after=1)
+    first, second = (sql.value("register") for _ in range(2))
+    assert sql.claim_one(worker=first).id == long.id
+    clock.advance(seconds=25)
+    assert sql.claim_one(worker=second).id == poison.id
+    dies(first, second, after=1)
+    assert [sql.state(job.id) for job in (long, poison)] == ["dead", "dead"], "each at its second death"
+    assert sql.job(long.id).attempt == 1
+
+
 def test_a_suspect_that_was_called_off_is_cancelled(sql, survivors, dies):
     (job_id,) = survivors(1)
     sql.claim_one(worker=(worker := sql.value("register")))
@@ -402,3 +414,39 @@ def test_what_is_known_of_deaths_goes_with_the_job(sql, worker_with, dies):
     sql.finish([sql.claim_one(worker=sql.value("register"))])
     sql.value("upkeep")
     assert counts(sql, jobs) == [None, 1]
+
+
+@pytest.mark.parametrize(
+    ("killers", "innocents", "long"),
+    [([1.5], 6, 3), ([7], 6, 12), ([1.5], 6, 12), ([0.2], 6, 90), ([20], 4, 90), ([1, 3], 6, 9)],
+)
+def test_killers_die_in_time_and_innocents_never(sql, clock, killers, innocents, long):
+    """One worker after the other, in steps of half a second, until nothing is left."""
+    ids = sql.enqueue_many(len(killers) + innocents, max_attempts=[1] * (len(killers) + innocents))
+    kills_after = dict(zip(ids, killers, strict=False))
+    kills = dict.fromkeys(kills_after, 0)
+    running: dict = {}
+    worker, seconds = sql.value("register"), 0
+    while sql.one("select count(*) from holdfast.live"):
+        assert seconds < 2000, "it goes on for ever"
+        for job in sql.claim(20, worker=worker):
+            running[job.id] = (job, seconds)
+        seconds += 0.5
+        clock.advance(seconds=0.5)
+        sql.value("heartbeat", worker=worker)
+        ran = {job_id: seconds - since for job_id, (_, since) in running.items()}
+        culprits = [job_id for job_id, time in ran.items() if time >= kills_after.get(job_id, 1e9)]
+        seen = [job for job, since in running.values() if seconds - since > 0.5]
+        sql.rows("start", ids=[job.id for job in seen], leases=[job.lease for job in seen])
+        if culprits:
+            kills[culprits[0]] += 1
+            running.clear()
+            sql.value("recover", timeout="0 seconds")
+            worker = sql.value("register")
+        else:
+            done = [running.pop(job_id)[0] for job_id, time in ran.items() if time >= long]
+            sql.finish(done)
+    assert {sql.state(job_id) for job_id in kills_after} == {"dead"}
+    assert max(kills.values()) <= 2, "max_attempts + 1"
+    others = {(sql.state(job_id), sql.job(job_id).attempt) for job_id in ids if job_id not in kills}
+    assert others == {("completed", 1)}
