@@ -20,6 +20,7 @@ from holdfast.errors import (
     NotHeld,
     PayloadTooLarge,
     SchemaMissing,
+    UnknownMethod,
     UnknownOption,
     WorkerLost,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Snooze",
     "Stop",
     "Task",
+    "UnknownMethod",
     "UnknownOption",
     "WorkerLost",
     "subscribe",

@@ -9,6 +9,7 @@
     │   ├── BadValue           HF008  a value is out of its range
     │   ├── IdConflict         HF007  the id was used for another job
     │   ├── PayloadTooLarge    HF004
+    │   ├── UnknownMethod      with the line to write instead
     │   ├── UnknownOption      with a suggestion
     │   └── UnknownTask        with a suggestion
     ├── Refused                the job or worker is no longer what the caller believes
@@ -167,6 +168,12 @@ class UnknownOption(BadInput):
         )
 
 
+class UnknownMethod(BadInput, AttributeError):
+    """A task has no such method; other queues do. Call `enqueue`."""
+
+    method: str | None = None
+
+
 class UnknownTask(BadInput):
     """No task of this name is registered here. Import the module that declares it."""
 
@@ -207,7 +214,7 @@ class LeaseLost(Refused):
 
 
 class NotHeld(Refused):
-    """Nobody holds this job, so nothing can be reported about it. Claim it first."""
+    """Nobody holds this job, so nothing can be reported about it. Claim it first, unless it has ended."""
 
     sqlstate = "HF003"
     id: UUID | None = None

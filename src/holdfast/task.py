@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
+    TYPE_CHECKING,
     Any,
     Generic,
     ParamSpec,
@@ -32,7 +33,16 @@ from holdfast import limits
 from holdfast.arguments import Arguments, alternatives
 from holdfast.calls import AttemptError, Claimed, Event, Report, StepRow
 from holdfast.encoding import Unstorable, from_hook, to_json
-from holdfast.errors import BadName, BadPayload, BadResult, HoldfastError, UnknownTask, nearest, suggest
+from holdfast.errors import (
+    BadName,
+    BadPayload,
+    BadResult,
+    HoldfastError,
+    UnknownMethod,
+    UnknownTask,
+    nearest,
+    suggest,
+)
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob, Outcome
 from holdfast.options import CallKeywords, CallOptions, TaskKeywords, TaskOptions
 
@@ -43,6 +53,19 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 # As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
 RESULT_LIMIT = 64 * 1024 * 1024
+
+# What other queues call it, and the line to write instead.
+_ENQUEUE, _AENQUEUE = "{task}.enqueue({call})", "await {task}.aenqueue({call})"
+_LATER, _AT = "{task}.options(delay=60).enqueue({call})", "{task}.options(run_at=…).enqueue({call})"
+_OPTIONS = '{task}.options(queue="…").enqueue({call})'
+ELSEWHERE = {
+    **dict.fromkeys(["delay", "send", "defer", "perform_async", "enqueue_job", "apply_async"], _ENQUEUE),
+    **dict.fromkeys(["kiq", "defer_async", "adelay", "asend", "adefer"], _AENQUEUE),
+    **dict.fromkeys(["enqueue_in", "schedule", "perform_in", "delay_in"], _LATER),
+    **dict.fromkeys(["enqueue_at", "perform_at"], _AT),
+    **dict.fromkeys(["send_with_options", "configure", "kicker"], _OPTIONS),
+    **dict.fromkeys(["s", "si", "signature", "message"], "{task}.call({call}), for hf.enqueue_many([…])"),
+}
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -188,6 +211,18 @@ class Task(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+    if not TYPE_CHECKING:  # a type checker knows every attribute there is
+
+        def __getattr__(self, name: str) -> Any:
+            """Answer the methods of other queues with ours."""
+            if name in ELSEWHERE and "function" in self.__dict__:
+                said = ", ".join(f"{parameter}=…" for parameter in self.arguments.shape.required)
+                line = ELSEWHERE[name].format(task=_plain_name(self.function), call=said)
+                raise UnknownMethod(
+                    f"task {self.name} has no method {name!r}", hint=f"Write {line}.", method=name
+                )
+            raise AttributeError(f"'Task' object has no attribute {name!r}")
 
     @overload
     def enqueue(
@@ -397,6 +432,10 @@ def _check_function(function: Callable[..., Any]) -> None:
             "is a generator, which has no single result",
             hint="Return instead of yield.",
         )
+
+
+def _plain_name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "task")
 
 
 def _derived_name(function: Callable[..., Any]) -> str:

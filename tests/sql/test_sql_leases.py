@@ -49,6 +49,17 @@ def test_there_are_three_ways_to_be_refused(sql, report, refused):
     assert everything(sql) == before
 
 
+@pytest.mark.parametrize("report", sorted(REPORTS))
+def test_a_report_on_a_finished_job_is_told_that_it_is_finished(sql, refused, report):
+    job = sql.enqueue()
+    sql.value("cancel", id=job)
+    with refused("HF003") as error:
+        sql.value(report, id=job, lease=uuid4(), **REPORTS[report])
+    assert error.message == f"job {job} is finished: it is cancelled"
+    assert "Report nothing more" in error.hint
+    assert "Claim" not in error.hint
+
+
 def test_a_lease_of_null_is_no_lease(sql, refused):
     sql.enqueue()
     job = sql.claim_one()

@@ -1,6 +1,7 @@
 """A task is its function under a name, and its calls become jobs with checked options."""
 
 import asyncio
+import copy
 import inspect
 import sys
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from holdfast.errors import (
     BadResult,
     BadValue,
     HoldfastError,
+    UnknownMethod,
     UnknownOption,
     UnknownTask,
 )
 from holdfast.job import Cancel, Priority, Retry
 from holdfast.retry import RetryPolicy
 from holdfast.task import Registry, Task, named_job
+from holdfast.worker.context import Context
 
 
 @dataclass
@@ -359,3 +362,29 @@ def test_an_unknown_task_is_refused_with_a_suggestion():
 def test_a_call_for_later_refuses_a_connection_rather_than_dropping_it():
     with pytest.raises(BadValue, match=r"conn.*has no connection.*enqueue_many"):
         Task(send).options(conn="mine").call(7)
+
+
+def test_the_methods_of_other_queues_are_answered_with_ours():
+    def welcome(user_id: int, ctx: Context, greeting: str = "hello") -> None: ...
+
+    task = Task(welcome, name="mail.welcome")
+    for method, line in {
+        "delay": "Write welcome.enqueue(user_id=…).",
+        "apply_async": "Write welcome.enqueue(user_id=…).",
+        "send": "Write welcome.enqueue(user_id=…).",
+        "defer": "Write welcome.enqueue(user_id=…).",
+        "kiq": "Write await welcome.aenqueue(user_id=…).",
+        "defer_async": "Write await welcome.aenqueue(user_id=…).",
+        "enqueue_in": "Write welcome.options(delay=60).enqueue(user_id=…).",
+        "enqueue_at": "Write welcome.options(run_at=…).enqueue(user_id=…).",
+        "send_with_options": 'Write welcome.options(queue="…").enqueue(user_id=…).',
+        "s": "Write welcome.call(user_id=…), for hf.enqueue_many([…]).",
+    }.items():
+        with pytest.raises(UnknownMethod, match="has no method") as refusal:
+            getattr(task, method)
+        assert refusal.value.hint == line
+        assert isinstance(refusal.value, AttributeError)
+    assert not hasattr(task, "delay")
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        task.nonsense  # noqa: B018
+    assert copy.copy(task).name == "mail.welcome"

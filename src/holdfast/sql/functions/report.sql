@@ -41,7 +41,10 @@ begin
   if repeated or known.current_lease = verdict.lease then
     return query select verdict.id, null::text, null::text, known.state, verdict.lease;
   elsif known.claimed_at is null or (known.current_lease is null and known.past_lease = verdict.lease) then
-    return query select verdict.id, 'HF003', format('job %s is %s: nobody holds it', verdict.id, known.state), known.state, null::uuid;
+    return query select verdict.id, 'HF003',
+      format(case when known.state in ('completed', 'cancelled', 'dead') then 'job %s is finished: it is %s' else 'job %s is %s: nobody holds it' end,
+        verdict.id, known.state),
+      known.state, null::uuid;
   else
     return query select verdict.id, 'HF001',
       format('the lease %s on job %s is lost: the job is %s%s', verdict.lease, verdict.id, known.state,
@@ -65,7 +68,10 @@ begin
     hint = case refused.sqlstate
       when 'HF001' then 'Stop working on it: nothing was changed by this report, and another worker has the job or will have it.'
       when 'HF002' then 'Check the id; jobs are kept for the retention time after they finish.'
-      else 'Claim the job before reporting on it.'
+      else case when refused.state in ('completed', 'cancelled', 'dead')
+        then 'Report nothing more: a job that has ended stays as it is.'
+        else 'Claim the job before reporting on it.'
+      end
     end;
 end
 $$;
