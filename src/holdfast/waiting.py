@@ -152,7 +152,6 @@ class _Hub:
         self._database = database
         self._waiting = waiting
         self._channel = f"holdfast_wait_{secrets.token_hex(8)}"
-        self._listens = not database.transaction_pooling
         self._hearing = False
         self._heard: set[str] = set()
         self._look_at = 0.0
@@ -193,7 +192,7 @@ class _Hub:
         self._loop, self._woken = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         session = self._database.session(("application_name", "holdfast waiting"))
-        listening = asyncio.create_task(self._listen()) if self._listens else None
+        listening = asyncio.create_task(self._listen())
         try:
             while not self._stopped:
                 try:
@@ -204,9 +203,8 @@ class _Hub:
                     await asyncio.sleep(DEAF_SECONDS)
                     self._look_at = 0.0
         finally:
-            if listening is not None:
-                listening.cancel()
-                await asyncio.wait({listening})
+            listening.cancel()
+            await asyncio.wait({listening})
             await session.close()
 
     async def _turn(self, session: Session) -> bool:
@@ -260,6 +258,8 @@ class _Hub:
     async def _listen(self) -> None:
         while True:
             try:
+                if not await self._database.alistens():
+                    return
                 async with contextlib.aclosing(
                     self._database.listener().listen([self._channel])
                 ) as notifications:

@@ -1,17 +1,22 @@
 """Behind PgBouncer in transaction mode, nothing may live in a session."""
 
+import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 
-from holdfast import Context, Holdfast, Retry
-from holdfast.database import Database
+from holdfast import Context, DatabaseUnavailable, Holdfast, Retry
+from holdfast.database import Database, pooler
+from holdfast.database.translation import translated
 
 CHANGED = """
     select name, setting from pg_settings
@@ -22,6 +27,12 @@ CHANGED = """
 @pytest.fixture
 def pgbouncer(holdfast_dsn, until):
     """The DSN of a PgBouncer in transaction mode, with two server connections that all have to share."""
+    with pgbouncer_in("transaction", 2, holdfast_dsn, until) as dsn:
+        yield dsn
+
+
+@contextmanager
+def pgbouncer_in(mode, size, holdfast_dsn, until):
     binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if not binary:
         pytest.skip("PgBouncer is not installed")
@@ -34,7 +45,7 @@ def pgbouncer(holdfast_dsn, until):
         (home / "ini").write_text(
             f"[databases]\n* = host={to['host']} port={to['port']}\n"
             f"[pgbouncer]\nlisten_addr =\nunix_socket_dir = {home}\nlisten_port = 6432\nauth_type = trust\n"
-            f"auth_file = {home}/users\npool_mode = transaction\ndefault_pool_size = 2\n"
+            f"auth_file = {home}/users\npool_mode = {mode}\ndefault_pool_size = {size}\n"
             f"logfile = {home}/log\nmax_client_conn = 100\n"
         )
         owner = Path(to["host"]).owner()  # only the server's own user may use its socket
@@ -79,12 +90,135 @@ def test_a_worker_runs_through_pgbouncer_and_leaves_its_sessions_as_they_were(pg
             worker.end()
 
 
-def test_a_pooler_that_nobody_has_told_of_is_found_by_the_doctor(pgbouncer):
-    with Holdfast(pgbouncer) as unaware, Holdfast(pgbouncer, transaction_pooling=True) as aware:
-        (finding,) = (found for found in unaware.doctor() if found.name == "pooling")
-        assert finding.severity == "critical"
-        assert "transaction_pooling=True" in (finding.remedy or "")
-        assert [found for found in aware.doctor() if found.name == "pooling"] == []
+def test_the_doctor_names_the_setting_for_a_pooler(pgbouncer):
+    for said, severity, remedy in (
+        (False, "critical", "Leave out transaction_pooling=False"),
+        (None, "info", "transaction_pooling=True"),
+    ):
+        with Holdfast(pgbouncer, transaction_pooling=said) as hf:
+            (finding,) = (found for found in hf.doctor() if found.name == "pooling")
+            assert finding.severity == severity
+            assert remedy in (finding.remedy or "")
+    with Holdfast(pgbouncer, transaction_pooling=True) as hf:
+        assert [found for found in hf.doctor() if found.name == "pooling"] == []
+
+
+def test_the_doctor_needs_no_second_session(holdfast_dsn, until):
+    with (
+        pgbouncer_in("transaction", 1, holdfast_dsn, until) as dsn,
+        Holdfast(dsn, transaction_pooling=False) as hf,
+    ):
+        assert "pooling" in [found.name for found in hf.doctor()]
+
+
+def test_a_pooler_that_nobody_has_told_of_is_found_and_nothing_is_left_in_its_sessions(
+    pgbouncer, work, until, counts, told
+):
+    with psycopg.connect(pgbouncer, autocommit=True, prepare_threshold=None) as stranger:
+        before = stranger.execute(CHANGED).fetchall()
+        with Holdfast(pgbouncer) as hf, Holdfast(pgbouncer) as producer:
+
+            @hf.task(name="twice")
+            async def twice(ctx: Context) -> int | Retry:
+                return Retry(after=0.05) if ctx.attempt == 1 else 2
+
+            worker = work(hf, poll_interval=0.1, lease_time=1)
+            for _ in range(10):
+                hf.enqueue_many(twice.call() for _ in range(10))
+                twice.enqueue()
+            last = producer.enqueue("twice")
+            assert asyncio.run(producer.aenqueue("twice")).result(timeout=15) == 2
+            assert last.result(timeout=15) == 2
+            until(lambda: counts() == {"completed": 112}, say=counts)
+            for _ in range(20):
+                assert stranger.execute(CHANGED).fetchall() == before
+                assert stranger.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
+                assert stranger.execute("select count(*) from pg_listening_channels()").fetchone() == (0,)
+            worker.end()
+            assert len(told.named("pooler.found")) == 2, "once for each Holdfast"
+
+
+def test_a_process_that_only_waits_finds_the_pooler_too(pgbouncer, hf, drain):
+    job = hf.enqueue("double", {"number": 21})
+
+    @hf.task(name="double")
+    def double(number: int) -> int:
+        return 2 * number
+
+    with Holdfast(pgbouncer) as waiting:
+        drain()
+        assert waiting.job(job.id).result(timeout=15) == 42
+        assert waiting.database.transaction_pooling is True
+
+
+def test_the_command_line_works_through_a_pooler_that_nobody_has_told_of(pgbouncer, tmp_path):
+    (tmp_path / "app.py").write_text(
+        "from holdfast import Holdfast\nhf = Holdfast()\n@hf.task(name='tidy')\ndef tidy(): ...\n"
+    )
+
+    def holdfast(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "HOLDFAST_DSN": pgbouncer},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    with Holdfast(pgbouncer, transaction_pooling=False) as careless:
+        for _ in range(3):
+            holdfast("enqueue", "tidy")
+        careless.enqueue("tidy")  # leaves a prepared statement where the next command may meet it
+        holdfast("enqueue", "tidy")
+        holdfast("worker", "app:hf", "--drain")
+        assert '"completed"' in holdfast("jobs", "--json")
+        assert [job.state for job in careless.jobs()] == ["completed"] * 5
+
+
+def test_an_error_names_the_setting_where_sessions_are_kept_against_all_advice(pgbouncer):
+    with (
+        Holdfast(pgbouncer, transaction_pooling=False) as one,
+        Holdfast(pgbouncer, transaction_pooling=False) as other,
+    ):
+        one.enqueue("tidy")
+        with pytest.raises(DatabaseUnavailable, match="transaction_pooling=True"):
+            other.enqueue("tidy")  # in the same session, where its statement is prepared already
+
+
+@pytest.mark.parametrize("state", [InvalidSqlStatementName, DuplicatePreparedStatement])
+def test_both_errors_of_a_lost_session_name_the_setting(state):
+    with pytest.raises(DatabaseUnavailable, match="transaction_pooling=True"), translated():
+        raise state("prepared statement")
+
+
+def test_sessions_that_are_kept_are_used_behind_a_pooler_in_session_mode(
+    holdfast_dsn, until, work, ask, told
+):
+    with pgbouncer_in("session", 20, holdfast_dsn, until) as dsn, Holdfast(dsn) as hf:
+
+        @hf.task(name="wake")
+        async def wake() -> None: ...
+
+        worker = work(hf, poll_interval=60)
+        until(lambda: ask("select asleep from holdfast.worker where left_at is null") == [(True,)])
+        wake.enqueue().result(timeout=15)
+        worker.end()
+        assert hf.database.transaction_pooling is False
+        assert told.named("pooler.found") == []
+
+
+def test_a_pool_that_has_no_session_left_is_not_waited_for(holdfast_dsn, until, monkeypatch):
+    monkeypatch.setattr(pooler, "_PATIENCE_SECONDS", 0.1)
+    with pgbouncer_in("session", 1, holdfast_dsn, until) as dsn, psycopg.connect(dsn) as all_there_is:
+        all_there_is.execute("select 1")
+        assert pooler.hands_on_sessions(dsn) is False
+
+
+def test_without_a_pooler_there_is_none(hf, told):
+    hf.enqueue("tidy")
+    assert hf.database.transaction_pooling is False
+    assert told.named("pooler.found") == []
 
 
 def test_nothing_is_prepared_listened_for_or_set(

@@ -36,11 +36,12 @@ class Holdfast(Looking, Operating, Following):
 
     `dsn` is a libpq connection string, or a URL of SQLAlchemy's (postgresql+psycopg://…).
     Without it HOLDFAST_DSN is used, and without that a private PostgreSQL is started when it is first
-    needed, and migrated by itself. `transaction_pooling` is for PgBouncer in transaction mode.
+    needed, and migrated by itself. `transaction_pooling` is for PgBouncer in transaction mode; it is found
+    out if you leave it open.
     """
 
     def __init__(
-        self, dsn: str | None = None, *, transaction_pooling: bool = False, pool_size: int = 10
+        self, dsn: str | None = None, *, transaction_pooling: bool | None = None, pool_size: int = 10
     ) -> None:
         self.tasks = Registry()
         self.schedules = Schedules(self)

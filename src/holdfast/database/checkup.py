@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,6 +16,7 @@ from psycopg.rows import scalar_row
 from holdfast import calls, schema
 from holdfast.calls import Finding
 from holdfast.database.carriers import run_on
+from holdfast.database.pooler import hands_on_sessions
 from holdfast.database.pools import Database
 from holdfast.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
 
@@ -30,12 +30,11 @@ def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
     """Everything that is wrong, the worst first."""
     checks: dict[str, Callable[[Connection[Any]], Iterator[Finding]]] = {
         "schema": _schema,
-        "pooling": partial(_pooling, database),
+        "pooling": lambda _: _pooling(database),
         "clock": _clock,
     }
     found: list[Finding] = []
     with database.connection() as connection:
-        connection.prepare_threshold = None  # behind PgBouncer the next statement may meet another session
         for name, check in checks.items():
             found += _looked(name, check, connection, healthy=healthy)
         if not any(finding.name == "schema" and finding.severity == "critical" for finding in found):
@@ -75,25 +74,23 @@ def _schema(connection: Connection[Any]) -> Iterator[Finding]:
         )
 
 
-def _pooling(database: Database, connection: Connection[Any]) -> Iterator[Finding]:
-    """PgBouncer makes up the pid that it tells a client, and hands a session that is idle to another one."""
-    if database.transaction_pooling:
-        return
-    pid = _scalar(connection, "select pg_backend_pid()")
-    if pid == connection.info.backend_pid:
-        return
-    with database.connection() as other:
-        other.prepare_threshold = None
-        with other.transaction():
-            shared = _scalar(other, "select pg_backend_pid()") == pid
-            moved = _scalar(connection, "select pg_backend_pid()") != pid
-    if shared or moved:
+def _pooling(database: Database) -> Iterator[Finding]:
+    pooler = database.pooler
+    if pooler.told and not pooler.transaction_mode and hands_on_sessions(database.dsn):
         yield Finding(
             "pooling",
             "critical",
             "A pooler in transaction mode stands before the database: LISTEN, prepared statements and "
             "settings of a session are lost between two statements, or reach others.",
-            "Say Holdfast(dsn, transaction_pooling=True), or connect to the server itself.",
+            "Leave out transaction_pooling=False, or connect to the server itself.",
+            {"mode": "transaction"},
+        )
+    if pooler.transaction_mode and not pooler.told:
+        yield Finding(
+            "pooling",
+            "info",
+            "A pooler in transaction mode was found, so nothing is prepared, and idle workers poll.",
+            "Write Holdfast(dsn, transaction_pooling=True), or let workers connect to the server itself.",
             {"mode": "transaction"},
         )
 

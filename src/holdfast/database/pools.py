@@ -43,6 +43,7 @@ from holdfast.database.bulk import FEW, Batch, aload, batches, load
 from holdfast.database.carriers import arun_on, run_on
 from holdfast.database.direct import NEVER_RAN, DirectAsyncConnection, DirectConnection
 from holdfast.database.outage import Outage
+from holdfast.database.pooler import Pooler
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
     DEADLINE,
@@ -73,17 +74,22 @@ class Database:
     """The pools of one process: a sync one, and an async one for each event loop that asks.
 
     `transaction_pooling` is for PgBouncer in transaction mode: nothing that lives in a session is used,
-    neither settings nor prepared statements nor LISTEN.
+    neither settings nor prepared statements nor LISTEN. If it is None, the first connection finds out.
     """
 
-    def __init__(self, dsn: str, *, transaction_pooling: bool = False, pool_size: int = 10) -> None:
+    def __init__(self, dsn: str, *, transaction_pooling: bool | None = None, pool_size: int = 10) -> None:
         self.dsn = dsn
-        self.transaction_pooling = transaction_pooling
+        self.pooler = Pooler(dsn, transaction_mode=transaction_pooling)
         self.pool_size = pool_size
         self._lock = threading.Lock()
-        self._target = _Target(dsn, transaction_pooling=transaction_pooling, pool_size=pool_size)
+        self._target = _Target(dsn, self.pooler, pool_size)
         self._pool: _Pool | None = None
         self._apools: dict[asyncio.AbstractEventLoop, _AsyncPool] = {}
+
+    @property
+    def transaction_pooling(self) -> bool | None:
+        """What was said or found out; None until then."""
+        return self.pooler.transaction_mode if self.pooler.is_known else None
 
     def run(self, call: Call[T]) -> T:
         if call.plain:
@@ -124,6 +130,8 @@ class Database:
     def connection(self) -> Iterator[Connection[Any]]:
         """A dedicated connection in autocommit, outside the pool: for migrations."""
         with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
+            self.pooler.look(connection)
+            connection.prepare_threshold = None  # what it asks twice does not pay for losing a statement
             yield connection
 
     def run_patiently(self, call: Call[T]) -> T:
@@ -145,7 +153,7 @@ class Database:
             self.dsn,
             settings,
             deadline=deadline,
-            transaction_pooling=self.transaction_pooling,
+            pooler=self.pooler,
             outage=outage,
             warned=warned,
         )
@@ -161,11 +169,28 @@ class Database:
     ) -> Session:
         """One that also tells of notifications; not through a pooler of transactions."""
         return ListeningSession(
-            self.dsn, settings, deadline=deadline, channels=channels, heard=heard, lost=lost, outage=outage
+            self.dsn,
+            settings,
+            deadline=deadline,
+            channels=channels,
+            heard=heard,
+            lost=lost,
+            pooler=self.pooler,
+            outage=outage,
         )
 
     def listener(self) -> Listener:
         return Listener(self.dsn)
+
+    async def alistens(self) -> bool:
+        """Return whether LISTEN works; a pooler in transaction mode would lose it."""
+        if not self.pooler.is_known:
+            await asyncio.to_thread(self._look)
+        return not self.pooler.transaction_mode
+
+    def _look(self) -> None:
+        with self.connection():
+            pass  # it looks for a pooler by itself
 
     def close(self) -> None:
         """Close what is not in use; what is, closes when it is given back."""
@@ -233,7 +258,7 @@ class _Target(NamedTuple):
     """Where a pool connects to. It knows no `Database`, which may go before its pools do."""
 
     dsn: str
-    transaction_pooling: bool
+    pooler: Pooler
     pool_size: int
 
 
@@ -347,7 +372,8 @@ class _Pool(_Shelf[DirectConnection]):
     def _connect(self) -> DirectConnection:
         connection = DirectConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
-            if self._target.transaction_pooling:
+            self._target.pooler.look(connection)
+            if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
                 connection.wire.leave_nothing_behind()
             else:
@@ -427,7 +453,8 @@ class _AsyncPool(_Shelf[DirectAsyncConnection]):
     async def _connect(self) -> DirectAsyncConnection:
         connection = await DirectAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
-            if self._target.transaction_pooling:
+            await self._target.pooler.alook(connection)
+            if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
                 connection.wire.leave_nothing_behind()
             else:

@@ -18,6 +18,7 @@ from holdfast.calls import Call
 from holdfast.database.carriers import statement
 from holdfast.database.direct import DirectAsyncConnection, ListeningConnection
 from holdfast.database.outage import Outage
+from holdfast.database.pooler import Pooler
 from holdfast.database.translation import closed, collisions, translated, unavailable
 from holdfast.errors import BadValue, DatabaseUnavailable, HoldfastError
 
@@ -105,7 +106,7 @@ class Session(_Line[DirectAsyncConnection]):
         settings: Sequence[tuple[str, str]] = (),
         *,
         deadline: float = DEADLINE,
-        transaction_pooling: bool = False,
+        pooler: Pooler,
         outage: Outage | None = None,
         warned: Callable[[str], None] | None = None,
     ) -> None:
@@ -116,7 +117,7 @@ class Session(_Line[DirectAsyncConnection]):
         self._made: int | None = None
         self._deadline = deadline
         self._warned = warned
-        self._transaction_pooling = transaction_pooling
+        self._pooler = pooler
         self._settings = (*settings, ("default_transaction_isolation", "read committed"))
         self._lock = asyncio.Lock()
 
@@ -125,7 +126,7 @@ class Session(_Line[DirectAsyncConnection]):
         async with self._lock:
             connection = self._connection
             try:
-                if connection is None or connection.closed or self._transaction_pooling or not call.plain:
+                if connection is None or connection.closed or self._pooler.transaction_mode or not call.plain:
                     answer = await self._within(seconds, self._carry(call))
                 else:
                     answer = await self._ask(connection, call, seconds)
@@ -194,7 +195,7 @@ class Session(_Line[DirectAsyncConnection]):
             connection = await self._connect()
             self._made = self._outage.ended
         with closed(), collisions():
-            if not self._transaction_pooling:
+            if not self._pooler.transaction_mode:
                 return await _ask(connection, call)
             # A setting of the session would stay behind in a connection that others use next.
             async with connection.transaction():
@@ -207,16 +208,17 @@ class Session(_Line[DirectAsyncConnection]):
         )
         if self._warned is not None:
             connection.add_notice_handler(partial(_pass_on, self._warned))
-        if self._transaction_pooling:
-            connection.prepare_threshold = None
-            connection.wire.leave_nothing_behind()
-            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
-        else:
-            try:
+        try:
+            await self._pooler.alook(connection)
+            if self._pooler.transaction_mode:
+                connection.prepare_threshold = None
+                connection.wire.leave_nothing_behind()
+                await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+            else:
                 await self._set(connection, local=False)
-            except BaseException:
-                await self.close()
-                raise
+        except BaseException:
+            await self.close()
+            raise
         return connection
 
     async def _set(self, connection: AsyncConnection[Any], *, local: bool) -> None:
@@ -239,9 +241,10 @@ class ListeningSession(Session):
         channels: Sequence[Call[str]],
         heard: Callable[[], None],
         lost: Callable[[DatabaseUnavailable], None],
+        pooler: Pooler,
         outage: Outage | None = None,
     ) -> None:
-        super().__init__(dsn, settings, deadline=deadline, outage=outage)
+        super().__init__(dsn, settings, deadline=deadline, pooler=pooler, outage=outage)
         self._channels = channels
         self._heard = heard
         self._lost = lost
@@ -273,7 +276,7 @@ class ListeningSession(Session):
         self._unwatch()  # the one before, which has ended
         connection = await super()._connect()
         try:
-            for channel in self._channels:
+            for channel in () if self._pooler.transaction_mode else self._channels:
                 name = await connection.ask(channel)
                 await connection.execute(sql.SQL("listen {}").format(sql.Identifier(name)))
         except BaseException:

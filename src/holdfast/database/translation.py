@@ -22,6 +22,13 @@ from holdfast.errors import (
 )
 from holdfast.secret import mask_dsn
 
+# A statement of ours is not prepared where it should be, or is where it should not: 26000 and 42P05.
+_POOLED = frozenset({"26000", "42P05"})
+_POOLED_HINT = (
+    "Behind a pooler in transaction mode, such as PgBouncer, write Holdfast(dsn, transaction_pooling=True); "
+    "on a connection of your own, prepare_threshold=None."
+)
+
 
 @contextlib.contextmanager
 def translated(dsn: str | None = None) -> Iterator[None]:
@@ -85,6 +92,8 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
             return SchemaMissing(
                 f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"
             )
+        case _ if state in _POOLED:
+            return DatabaseUnavailable(f"this session is another one: {error}".strip(), hint=_POOLED_HINT)
         case _ if _is_about_the_connection(error, state):
             return _refused(error, dsn) or unavailable(str(error).strip(), dsn)
         case _:
@@ -93,11 +102,11 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
 
 def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
     # No SQLSTATE: the connection broke or never was. 08: connection exceptions. 53: no room for us, on the
-    # disk or among the connections. 57P: shutdown. 25006: the server has become a standby. 0A000 and 26000:
-    # what was prepared on it no longer fits. All of that is better on a new one.
+    # disk or among the connections. 57P: shutdown. 25006: the server has become a standby. 0A000: what was
+    # prepared on it no longer fits. All of that is better on a new one.
     if isinstance(error, psycopg.InterfaceError):
         return True
-    lost = state.startswith(("08", "53", "57P")) or state in {"25006", "0A000", "26000"}
+    lost = state.startswith(("08", "53", "57P")) or state in {"25006", "0A000"}
     return lost or (isinstance(error, psycopg.OperationalError) and not state)
 
 

@@ -54,7 +54,7 @@ class Order:
     job: Claimed
     memory: Memory | None
     dsn: str
-    transaction_pooling: bool
+    transaction_pooling: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ def _follow() -> None:
 
 
 @cache
-def _database(dsn: str, transaction_pooling: bool) -> Database:
+def _database(dsn: str, transaction_pooling: bool | None) -> Database:
     """One for all jobs of this process: to connect anew takes longer than most of them."""
     return Database(dsn, transaction_pooling=transaction_pooling)
 
