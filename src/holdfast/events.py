@@ -132,10 +132,16 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 
 
 def log(name: str, fields: Mapping[str, Any]) -> None:
-    """The default subscriber: one line `name key=value …`, and both as attributes of the log record."""
+    """The default subscriber: one line `name key=value …`, and both as attributes of the log record.
+
+    A stack follows in lines of its own.
+    """
     level = _level(name, fields)
     if _logger.isEnabledFor(level):
-        line = " ".join([name, *(f"{key}={_shown(value)}" for key, value in fields.items())])
+        shown = (f"{key}={_shown(value)}" for key, value in fields.items() if key != "stack")
+        line = " ".join([name, *shown])
+        if stack := fields.get("stack"):
+            line += "\n" + hide_passwords(str(stack)).rstrip()
         _logger.log(level, "%s", line, extra={"event": name, "fields": fields})
 
 

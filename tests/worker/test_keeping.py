@@ -11,7 +11,6 @@ from holdfast import Context, Holdfast, JobState, calls
 from holdfast.calls import Call
 from holdfast.database import Session
 from holdfast.errors import DatabaseUnavailable
-from holdfast.worker import keeper
 
 
 @pytest.fixture
@@ -65,9 +64,7 @@ def test_progress_is_seen_while_the_job_runs(hf: Holdfast, work, gate, until, is
     until(lambda: job.refresh().progress == 100)
 
 
-def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gate, told, until, monkeypatch):
-    monkeypatch.setattr(keeper, "BLOCKED_SECONDS", 1.0)
-
+def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gate, told, until):
     @hf.task(name="blocking")
     async def blocking_handler() -> None:
         gate.wait()

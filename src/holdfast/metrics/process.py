@@ -42,7 +42,7 @@ _COUNTED: dict[str, tuple[str, str | None, str]] = {
     "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
     "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
     "listener.lost": ("listener_lost", None, "Times that the connection for notifications was lost."),
-    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 5 s and more."),
+    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s and more."),
     "jobs.recovered": ("jobs_recovered", "jobs", "Jobs that this process took back from lost workers."),
     "worker.disowned": ("jobs_disowned", "jobs", "Jobs held in its name that this process did not know."),
     "worker.abandoned": ("handlers_abandoned", "handlers", "Handlers that could not be stopped."),

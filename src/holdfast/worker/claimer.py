@@ -12,7 +12,6 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from itertools import islice
 from uuid import uuid4
 
 from holdfast import calls
@@ -177,10 +176,10 @@ class Claimer:
     async def _look_no_further(self, hinted: bool, urgent: bool) -> float:
         """There is enough to do, but something may have come that goes before it."""
         self._drained = False  # the next slot that comes free wakes us
-        buffer = self._hands.buffer
-        if not (hinted and buffer):
+        buffer, last = self._hands.buffer, self._hands.last()
+        if not hinted or last is None:
             return self._poll_interval
-        above = buffer[-1].priority
+        above = last.priority
         if urgent or await self._fetch_urgent(above):
             self._hinted = True  # there may be more of them
             return 0.0
@@ -198,7 +197,7 @@ class Claimer:
 
     def _room_above(self, priority: int) -> int:
         """For urgent jobs: as many as can be begun. Others may have the rest."""
-        first = islice(self._hands.buffer, self._concurrency)
+        first = self._hands.first(self._concurrency)
         urgent = sum(job.suspect or job.priority > priority for job in first)  # suspects begin before all
         return min(self._concurrency, self._wanted) - urgent
 
@@ -239,10 +238,9 @@ class Claimer:
         return min(room, BITE if self._hungry else BATCH)
 
     def _give_back_surplus(self) -> None:
-        buffer = self._hands.buffer
         if time.monotonic() - self._took_at > LONGEST_WAIT:
-            while len(buffer) > self._prefetch:
-                self._give_back(buffer.pop())
+            for job in self._hands.surplus(self._prefetch):
+                self._give_back(job)
 
     async def _claim(self, tasks: list[str], amount: int, *, above: int | None = None) -> list[Claimed]:
         lease, worker, begun = self._lease or str(uuid4()), self.worker, time.monotonic()

@@ -1,13 +1,20 @@
 """What a worker has in hand: claims on their way, jobs in the buffer, jobs that run.
 
-The loop's thread changes it; the keeper's thread only reads copies of it.
+The loop's thread changes it, and the keeper's thread only reads copies of it. The exception: while a handler
+blocks the loop, the keeper takes away what has not started, for others to run.
+
+Each job is then either a slot's or the keeper's. A single `popleft` is atomic, so slots need no lock for it.
+Everything that takes several steps holds the lock, and nothing relies on an earlier look at the buffer.
 """
 
 import asyncio
+import contextlib
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Literal
 
 import msgspec
@@ -68,6 +75,7 @@ class Hands:
         self.doubted_at = -math.inf
         self._idle: deque[asyncio.Future[None]] = deque()
         self.closed = False
+        self._lock = threading.Lock()
 
     @property
     def unwritten(self) -> int:
@@ -76,14 +84,32 @@ class Hands:
 
     def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
         """Have the jobs of a claim; none of them if everything was given up while it was under way."""
-        if lease not in self.in_flight:
-            return []
-        self.held.update({job.id: job for job in jobs})
-        # Only now: in between, the keeper would take them for unknown.
-        self.in_flight.discard(lease)
-        self._line_up(jobs)
+        with self._lock:
+            if lease not in self.in_flight:
+                return []
+            self.held.update({job.id: job for job in jobs})
+            # Only now: in between, the keeper would take them for unknown.
+            self.in_flight.discard(lease)
+            self._line_up(jobs)
         self.rouse()
         return jobs
+
+    def take_unstarted(self) -> tuple[list[Claimed], list[str]]:
+        """Take away the jobs that have not started, and the leases of claims under way.
+
+        The keeper's thread calls it. What such a claim has brought is dropped when its reply is read.
+        """
+        with self._lock:
+            jobs = list[Claimed]()
+            while True:
+                try:
+                    jobs.append(self.buffer.pop())
+                except IndexError:  # a slot may have been quicker
+                    break
+            leases = list(self.in_flight)
+            self.in_flight.clear()
+        jobs.reverse()
+        return jobs, leases
 
     def _line_up(self, jobs: list[Claimed]) -> None:
         """Behind those that wait already, but before the less urgent ones among them."""
@@ -100,13 +126,30 @@ class Hands:
 
     async def next(self) -> Claimed | None:
         """The next job to run, as soon as there is one; none when it is time to end."""
-        while not self.buffer or time.monotonic() > self.good_until:
+        while True:
+            if time.monotonic() <= self.good_until:
+                with contextlib.suppress(IndexError):
+                    return self.buffer.popleft()
             if self.closed:
                 return None
             called = asyncio.get_running_loop().create_future()
             self._idle.append(called)
             await called
-        return self.buffer.popleft()
+
+    def first(self, amount: int) -> list[Claimed]:
+        """Those that start next."""
+        with self._lock:
+            return list(islice(self.buffer, amount))
+
+    def last(self) -> Claimed | None:
+        """The one that starts after all others."""
+        with self._lock:
+            return self.buffer[-1] if self.buffer else None
+
+    def surplus(self, amount: int) -> list[Claimed]:
+        """Take the last ones out of the buffer, so that `amount` are left."""
+        with self._lock:
+            return [self.buffer.pop() for _ in range(len(self.buffer) - amount)]
 
     def rouse(self) -> None:
         """Call as many idle slots as there are jobs for them."""
@@ -119,9 +162,10 @@ class Hands:
 
     def withdraw(self, called_off: Mapping[str, str]) -> list[Claimed]:
         """Take the jobs with these ids and leases out of the buffer."""
-        found = [job for job in self.buffer if called_off.get(job.id) == job.lease]
-        for job in found:
-            self.buffer.remove(job)
+        with self._lock:
+            found = [job for job in self.buffer if called_off.get(job.id) == job.lease]
+            for job in found:
+                self.buffer.remove(job)
         return found
 
     def settle(self, reports: Iterable[Report]) -> list[Claimed | None]:
@@ -153,8 +197,9 @@ class Hands:
     def close(self) -> list[Claimed]:
         """Start nothing more; the jobs that were not started."""
         self.closed = True
-        unstarted = list(self.buffer)
-        self.buffer.clear()
+        with self._lock:
+            unstarted = list(self.buffer)
+            self.buffer.clear()
         self.rouse()
         return unstarted
 

@@ -8,8 +8,10 @@
     disown      after a claim that failed, jobs held in our name that we do not know are given back; and
                 those that run but are no longer ours are let go of
 
-It is a thread so that a handler which blocks the event loop does not cost the worker its jobs; and the one
-who blocks it is reported, with the stack.
+    watch       a handler that blocks the event loop is reported with its stack, and jobs that have not
+                started are released for other workers to run
+
+It is a thread so that a handler which blocks the event loop does not cost the worker its jobs.
 """
 
 import asyncio
@@ -20,8 +22,10 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 
 from holdfast import calls
+from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
 from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.events import emit
@@ -31,7 +35,11 @@ from holdfast.worker.loop import every
 from holdfast.worker.notes import portions
 
 FLUSH_SECONDS = 0.5
-BLOCKED_SECONDS = 5.0
+# For how long the loop is blocked before the log says so, and before jobs that have not started are released.
+BLOCKED_SECONDS = 1.0
+RELEASE_SECONDS = 2.0
+# Where handlers are called.
+_EXECUTOR = str(Path(__file__).with_name("executor.py"))
 # All that the worker has ever held is walked over while somebody holds an old snapshot.
 BEATS_BETWEEN_DISOWNS = 60
 
@@ -47,16 +55,23 @@ class Keeper:
         lost: Callable[[WorkerLost], None],
         lost_jobs: Callable[[list[Running]], None],
         called_off: Callable[[dict[str, str]], None],
+        released: Callable[[list[Report], list[Report], float], None],
         outage: Outage,
     ) -> None:
-        """`lost`, `lost_jobs` and `called_off` (ids and leases) are called in the loop's thread."""
+        """`lost`, `lost_jobs`, `called_off` (ids and leases) and `released` are called in the loop's thread.
+
+        `released` gets reports that were written, reports that are still to be written, and how long it took.
+        """
         self._hands = hands
         self._worker = worker
         self._lease_time = lease_time
         self._lost = lost
         self._lost_jobs = lost_jobs
         self._called_off = called_off
-        self._watch = _Watch(worker)
+        self._released = released
+        # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
+        self._unreleased: list[Report] = []
+        self._watch = _Watch(worker, hands)
         self._home = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
@@ -104,7 +119,7 @@ class Keeper:
                 pause = self._lease_time / 6
                 group.create_task(every(pause, self._beat, name="heartbeat", first=min(pause, AT_WORK)))
                 group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper", first=FLUSH_SECONDS))
-                group.create_task(every(FLUSH_SECONDS, self._watch.look, name="watch"))
+                group.create_task(every(FLUSH_SECONDS, self._look, name="watch"))
         except* WorkerLost:
             pass  # told already; there is nothing left to keep
         finally:
@@ -159,6 +174,34 @@ class Keeper:
         amount = await self._session.run(calls.disown(self._worker, held, in_flight, before))
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
+
+    async def _look(self) -> None:
+        blocked = self._watch.look()
+        if blocked >= RELEASE_SECONDS:
+            await self._release_unstarted(blocked)
+        elif self._unreleased:
+            left, self._unreleased = self._unreleased, []
+            self._home.call_soon_threadsafe(self._released, [], left, 0.0)
+
+    async def _release_unstarted(self, blocked: float) -> None:
+        """Leave what waits behind the blocked loop to other workers. From here on it cannot start here."""
+        jobs, leases = self._hands.take_unstarted()
+        self._unreleased += [_release(job) for job in jobs]
+        if leases:
+            # A claim may still come true after we have asked: then the next heartbeats find its jobs.
+            self._hands.doubted_at = time.monotonic()
+        for lease in leases:
+            found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
+            self._unreleased += [_release(job) for job in found]
+        if self._unreleased:
+            begun = time.monotonic()
+            refused = await self._session.run(calls.finish(self._unreleased))
+            locked = {refusal.id for refusal in refused if refusal.sqlstate == calls.LOCKED}
+            done = [report for report in self._unreleased if report.id not in locked]
+            self._unreleased = [report for report in self._unreleased if report.id in locked]
+            if done:
+                emit("jobs.released", worker=self._worker, jobs=len(done), blocked=blocked)
+                self._home.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
 
     async def _flush(self) -> None:
         """None of this waits for another transaction: jobs that one has locked are left for the next time."""
@@ -247,6 +290,10 @@ class Keeper:
         return unwritten.gone
 
 
+def _release(job: Claimed) -> Report:
+    return Report(job.id, job.lease, "released")
+
+
 class _Watch:
     """Sees when the worker's event loop does not come round, and who holds it up.
 
@@ -254,22 +301,38 @@ class _Watch:
     has blocked nobody.
     """
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, hands: Hands) -> None:
         self._worker = worker
+        self._hands = hands
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._unanswered = 0
         self._told = False
 
-    async def look(self) -> None:
+    def look(self) -> float:
+        """For how long the loop has been blocked."""
         blocked = self._unanswered * FLUSH_SECONDS
         if blocked >= BLOCKED_SECONDS and not self._told:
             self._told = True
-            frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
-            stack = "".join(traceback.format_stack(frame)) if frame else ""
-            emit("loop.blocked", worker=self._worker, seconds=blocked, stack=stack)
+            emit("loop.blocked", worker=self._worker, seconds=blocked, **self._culprit(), stack=self._stack())
         self._unanswered += 1
         self._loop.call_soon_threadsafe(self._answer)
+        return blocked
+
+    def _culprit(self) -> dict[str, str]:
+        """The job whose handler is at it. None if that is in an asyncio task of the handler's own."""
+        current = asyncio.current_task(self._loop)
+        for it in list(self._hands.running):
+            if it.slot is current:
+                return {"task": it.job.task, "job": it.job.id}
+        return {}
+
+    def _stack(self) -> str:
+        """Where it is, from the handler on."""
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
+        frames = traceback.extract_stack(frame) if frame else []
+        last = max((at for at, each in enumerate(frames) if each.filename == _EXECUTOR), default=-1)
+        return "".join(traceback.format_list(frames[last + 1 :] or frames))
 
     def _answer(self) -> None:
         self._unanswered = 0

@@ -21,7 +21,7 @@ from importlib.metadata import version
 from typing import Any
 
 from holdfast import calls
-from holdfast.calls import Claimed
+from holdfast.calls import Claimed, Report
 from holdfast.database import PATIENT, Database, Outage, Session
 from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.events import Bunch, emit
@@ -213,6 +213,7 @@ class Life:
             lost=self._declared_lost,
             lost_jobs=self._drop,
             called_off=self._call_off,
+            released=self._released,
             outage=self._outage,
         )
         self._keeper.start()
@@ -247,6 +248,13 @@ class Life:
             if running in self._hands.running and not running.finished:
                 emit("lease.lost", job=running.job.id, task=running.job.task)
                 running.stop("lost")
+
+    def _released(self, done: list[Report], left: list[Report], seconds: float) -> None:
+        """The keeper has released jobs while the loop was blocked."""
+        if done:
+            self._settled(Settled(done, (), seconds))
+        for report in left:
+            self._finisher.add(report)
 
     def _call_off(self, called_off: dict[str, str]) -> None:
         for job in self._hands.withdraw(called_off):

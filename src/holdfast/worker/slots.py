@@ -74,12 +74,15 @@ class Slots:
         now, now_running, run, done, freed = time.monotonic, hands.running, self._run, self._done, self._freed
         while True:
             begun = now()
-            if buffer and begun <= hands.good_until:  # as in hands.next(), without a coroutine for each job
-                job = buffer.popleft()
-            elif (called := await hands.next()) is not None:
-                job, begun = called, now()
-            else:
-                return
+            try:  # as in hands.next(), without a coroutine for each job
+                job = buffer.popleft() if begun <= hands.good_until else None
+            except IndexError:
+                job = None
+            if job is None:
+                job = await hands.next()
+                if job is None:
+                    return
+                begun = now()
             running = Running(job, me, begun)
             now_running.add(running)
             try:
