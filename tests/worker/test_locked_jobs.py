@@ -48,7 +48,7 @@ def waited(monkeypatch):
 
 
 def test_locked_reports_are_set_aside_and_sent_again(
-    hf: Holdfast, work, gate, operator, until, counts, told, waited
+    hf: Holdfast, work, gate, operator, until, counts, told, waited, ask
 ):
     @hf.task(name="held")
     async def held(ctx: Context) -> None:
@@ -62,7 +62,7 @@ def test_locked_reports_are_set_aside_and_sent_again(
 
     jobs = [held.enqueue() for _ in range(10)]
     work()
-    until(lambda: counts() == {"running": 10})
+    until(lambda: ask("select count(*) from holdfast.event where name = 'begun'") == [(10,)])
     for job in jobs:
         operator.execute("select holdfast.cancel(%s)", [job.id])
     gate.set()
