@@ -13,9 +13,9 @@ declare
 begin
   return query
     select
-      case when d.done_at > d.error_at then 'info' else 'warning' end,
+      case when coalesce(d.done_at, d.looks[1]) > d.error_at then 'info' else 'warning' end,
       format('Duty %s failed %s ago%s: %s', d.name, holdfast.span_in_words(now_at - d.error_at),
-        case when d.done_at > d.error_at then ', and ended well since' else '' end, left(d.error, 500)),
+        case when coalesce(d.done_at, d.looks[1]) > d.error_at then ', and ended well since' else '' end, left(d.error, 500)),
       'Mend what it names; it is tried again by itself. An error that is a day old is not shown any more.',
       jsonb_build_object('duty', d.name, 'error_at', d.error_at, 'done_at', d.done_at)
     from holdfast.duty d

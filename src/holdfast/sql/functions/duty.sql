@@ -82,7 +82,7 @@ end
 $$;
 comment on function holdfast.report_duty(text, text) is 'Say that a duty failed which could not say so itself; for a worker.';
 
--- Written once a minute, so that an idle database stays idle.
+-- Written once a minute, so that an idle database stays idle. Recover notes each of its looks anyway.
 create or replace function holdfast.note_done(duty text, now_at timestamptz)
 returns void
 language sql volatile
@@ -124,7 +124,7 @@ as $$
         case when k.pid is null then (
           select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()
         ) end,
-        (select d.done_at from holdfast.duty d where d.name = substr(c.relname, 6))) as since
+        (select coalesce(d.done_at, d.looks[1]) from holdfast.duty d where d.name = substr(c.relname, 6))) as since
     from pg_locks k
     join pg_class c on c.oid = k.relation
     left join pg_stat_activity a on a.pid = k.pid

@@ -86,9 +86,6 @@ begin
       perform holdfast.note_duty('fold_stats', sqlerrm);
     end;
   end if;
-  if recover.timeout is null then
-    perform holdfast.note_done('recover', now_at);
-  end if;
   return total;
 end
 $$;

@@ -77,8 +77,7 @@ begin
   then
     return false;
   end if;
-  perform holdfast.note_done('sweep', now_at);
-  -- Nearly always: then nothing else is written.
+  -- Nearly always: then nothing is written.
   if not holdfast.sweep_due(now_at) then
     return false;
   end if;
