@@ -1,4 +1,4 @@
--- holdfast: after step
+-- holdfast: after step, cluster
 -- The log of a job: what happened to it, and what its handler published.
 --
 -- Our own events begin with `job.`: failed, dead, cancelled, cancel_requested,
@@ -28,10 +28,12 @@ as $$
 declare
   full_ids uuid[];
   totals integer[];
+  number xid8;
 begin
   if coalesce(cardinality(ids), 0) = 0 then
     return;
   end if;
+  number := holdfast.shifted(pg_current_xact_id(), holdfast.note_cluster());
   with counts as (
     insert into holdfast.event_count as c (job_id, events, last_at)
     select i.id, count(*), now_at
@@ -44,8 +46,8 @@ begin
   select array_agg(c.job_id), array_agg(c.events) into full_ids, totals
   from counts c
   where c.events > log_events.most;
-  insert into holdfast.event (job_id, queue, task, attempt, name, data, at)
-  select e.id, e.queue, e.task, e.attempt, e.name, e.data, now_at
+  insert into holdfast.event (job_id, queue, task, attempt, name, data, at, xid)
+  select e.id, e.queue, e.task, e.attempt, e.name, e.data, now_at, number
   from (
     select e.*, row_number() over (partition by e.id order by e.n desc) as from_last
     from unnest(ids, queues, tasks, attempts, names, datas) with ordinality e (id, queue, task, attempt, name, data, n)
@@ -187,7 +189,8 @@ comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jso
 -- new is what is visible now and was not then: written by a transaction that was
 -- open then, or came after. A cursor `old/new/id` is in the middle of that: between
 -- these two snapshots, up to this event. So whoever goes on after any event misses
--- none, sees none twice, and waits for nobody's transaction.
+-- none, sees none twice, and waits for nobody's transaction. The numbers in a snapshot
+-- and in the column xid grow from one cluster to the next: see cluster.sql.
 create or replace function holdfast.read_events(
   job_id uuid default null,
   queue text default null,
@@ -247,7 +250,7 @@ begin
       'after', read_events.after, 'is not a cursor of the events of a queue, or of all; those of a job have their own');
   end;
   if greatest(pg_snapshot_xmax(old_seen), pg_snapshot_xmax(new_seen)) > pg_snapshot_xmax(now_seen) then
-    perform holdfast.refuse_value('after', read_events.after, 'is a cursor of another server: begin anew without one');
+    perform holdfast.refuse_value('after', read_events.after, 'is a cursor of another server: begin with after => null for all events that are kept, or with holdfast.event_cursor() for those to come');
   end if;
 
   loop
@@ -285,14 +288,14 @@ returns pg_snapshot
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select case
+  select holdfast.shifted(case
     when pg_is_in_recovery() then format('%1$s:%1$s:', pg_snapshot_xmin(s.seen))::pg_snapshot
     when o.own is null or o.own >= pg_snapshot_xmax(s.seen) then s.seen
     else format(
       '%s:%s:%s', least(pg_snapshot_xmin(s.seen), o.own), pg_snapshot_xmax(s.seen),
       (select string_agg(x.xid::text, ',' order by x.xid) from (select pg_snapshot_xip(s.seen) as xid union select o.own) x)
     )::pg_snapshot
-  end
+  end, (select holdfast.xid_shift()))
   from (select pg_current_snapshot() as seen) s, (select pg_current_xact_id_if_assigned() as own) o
 $$;
 comment on function holdfast.seen_now() is 'The snapshot of this moment, without what this transaction itself has written.';

@@ -32,6 +32,7 @@ begin
   if holdfast.rests('upkeep', upkeep.rest, 20, '15 minutes', now_at) then
     return 0;
   end if;
+  perform holdfast.note_cluster();
 
   -- Held by a worker that is nobody's, or has been gone for a day: nobody will ever
   -- report. recover() has taken back all others. Looked for between the workers that

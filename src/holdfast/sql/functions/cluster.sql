@@ -1,0 +1,156 @@
+-- Transaction numbers that grow from one cluster to the next.
+--
+-- An event carries the number of the transaction that wrote it, and a cursor is a
+-- snapshot of such numbers. A dump takes both into another cluster, where numbers
+-- start lower: events would be hidden until that cluster has counted so far, and then
+-- be new once more. After a failover or a recovery to a point in time, numbers that
+-- a cursor has seen are given out again.
+--
+-- So what is stored and handed out is the number plus the shift of the cluster:
+--
+--      bits 52 and up   epoch: how often the database has moved
+--      bits 40 to 51    a hash of the cluster's mark: two restores of one dump differ
+--      bits  0 to 39    the cluster's own number
+--
+-- Every number of an epoch is above all of the epoch before, also above those of cursors that
+-- were handed out after the dump. So a cursor of the old cluster goes on exactly where
+-- it was, and nothing that is stored needs to be changed. In epoch 0 the shift is 0.
+--
+-- A cluster is recognised by its system identifier and its timeline. To compare them at each
+-- event would cost a look into the control file, so they are compared once for each start of
+-- the server, which is known from memory. The new shift follows from what is stored and from
+-- the mark alone: sessions that find out at the same time agree on it without waiting.
+create or replace function holdfast.cluster_mark()
+returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  return concat_ws('/',
+    (select c.system_identifier from pg_control_system() c), left(pg_walfile_name(pg_current_wal_insert_lsn()), 8));
+exception when insufficient_privilege then
+  return null;
+end
+$$;
+comment on function holdfast.cluster_mark() is
+  'The system identifier and the timeline of this cluster; null if the owner may not read them.';
+
+create or replace function holdfast.cluster_shift(epoch integer, mark text)
+returns bigint
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when epoch = 0 then 0
+    else (epoch::bigint << 52) + (('x' || left(md5(coalesce(mark, '')), 3))::bit(12)::bigint << 40)
+  end
+$$;
+comment on function holdfast.cluster_shift(integer, text) is 'What is added to the transaction numbers of a cluster.';
+
+-- The row as it should be. Without a mark, stored or readable, the database has moved if events
+-- carry numbers that this cluster has not given out yet.
+create or replace function holdfast.compared_cluster(known holdfast.cluster)
+returns holdfast.cluster
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  mark constant text := holdfast.cluster_mark();
+  top xid8;
+begin
+  known.epoch := coalesce(known.epoch, 0); -- should somebody have emptied the table
+  if mark is null or known.mark is null then
+    -- What a transaction of this moment has written is visible only to itself.
+    top := greatest(pg_snapshot_xmax(pg_current_snapshot()), pg_current_xact_id_if_assigned());
+    if exists (
+      select from holdfast.event e where e.xid > holdfast.shifted(top, holdfast.cluster_shift(known.epoch, known.mark))
+    ) then
+      known.epoch := known.epoch + 1;
+    end if;
+  elsif mark <> known.mark then
+    known.epoch := known.epoch + 1;
+  end if;
+  known.mark := coalesce(mark, known.mark);
+  known.shift := holdfast.cluster_shift(known.epoch, known.mark);
+  known.seen_at := pg_postmaster_start_time();
+  return known;
+end
+$$;
+comment on function holdfast.compared_cluster(holdfast.cluster) is
+  'The row of `cluster` after a comparison with the cluster that this is.';
+
+-- For who reads. A standby cannot compare: it goes by what its primary has written.
+create or replace function holdfast.xid_shift()
+returns bigint
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known holdfast.cluster;
+begin
+  select c.* into known from holdfast.cluster c;
+  if known.seen_at = pg_postmaster_start_time() or pg_is_in_recovery() then
+    return coalesce(known.shift, 0);
+  end if;
+  known := holdfast.compared_cluster(known);
+  return known.shift;
+end
+$$;
+comment on function holdfast.xid_shift() is 'What to add to the transaction numbers of this cluster.';
+
+-- For who writes, and for upkeep: what was found out is kept. Nobody waits for the row.
+create or replace function holdfast.note_cluster()
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  known holdfast.cluster;
+  found_out holdfast.cluster;
+begin
+  select c.* into known from holdfast.cluster c;
+  if known.seen_at = pg_postmaster_start_time() then
+    return known.shift;
+  end if;
+  found_out := holdfast.compared_cluster(known);
+  if current_setting('transaction_isolation') = 'read committed' then
+    perform from holdfast.cluster c where c is not distinct from known for update skip locked;
+    if found then
+      update holdfast.cluster c
+      set mark = found_out.mark, epoch = found_out.epoch, shift = found_out.shift, seen_at = found_out.seen_at;
+      if found_out.epoch > known.epoch then
+        -- The cursor of one job is the id of an event: those that came after the dump are not given out again.
+        perform setval('holdfast.event_seq', nextval('holdfast.event_seq') + 4294967296);
+        perform holdfast.note('repair', 'events', jsonb_build_object('epoch', found_out.epoch, 'cluster', found_out.mark));
+      end if;
+    end if;
+  end if;
+  return found_out.shift;
+end
+$$;
+comment on function holdfast.note_cluster() is
+  'What to add to the transaction numbers of this cluster; remembers it if this is another cluster than before.';
+
+create or replace function holdfast.shifted(number xid8, shift bigint)
+returns xid8
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select (number::text::bigint + shift)::text::xid8
+$$;
+comment on function holdfast.shifted(xid8, bigint) is 'A transaction number plus the shift of its cluster.';
+
+create or replace function holdfast.shifted(seen pg_snapshot, shift bigint)
+returns pg_snapshot
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when shift = 0 then seen
+    else format(
+      '%s:%s:%s', holdfast.shifted(pg_snapshot_xmin(seen), shift), holdfast.shifted(pg_snapshot_xmax(seen), shift),
+      (select string_agg(holdfast.shifted(x, shift)::text, ',' order by x) from pg_snapshot_xip(seen) x)
+    )::pg_snapshot
+  end
+$$;
+comment on function holdfast.shifted(pg_snapshot, bigint) is 'A snapshot whose numbers are moved by the shift of their cluster.';

@@ -1,0 +1,256 @@
+"""Who follows events goes on exactly where they were, also after a dump and restore into another cluster."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from sessions import Session, copied_database, sessions_on
+
+from holdfast import Holdfast, embedded
+from holdfast.embedded.binaries import find_binaries
+from holdfast.testing.homes import temporary_home
+
+NUMBERS = 30_000
+
+
+@pytest.fixture
+def clusters() -> Iterator[tuple[str, str]]:
+    """The DSNs of two servers."""
+    with ExitStack() as stack:
+        homes = [stack.enter_context(temporary_home()) for _ in range(2)]
+        quick = {"fsync": "off"}
+        yield tuple(stack.enter_context(embedded.start(home, settings=quick)).dsn for home in homes)
+
+
+@pytest.fixture
+def holdfast_dsn(holdfast_server, holdfast_template):
+    with copied_database(holdfast_server, holdfast_template) as dsn:
+        yield dsn
+
+
+def count_on(sql: Session) -> None:
+    """Use up transaction numbers."""
+    sql("set synchronous_commit = off")
+    sql(f"do $$ begin for n in 1..{NUMBERS} loop perform pg_current_xact_id(); commit; end loop; end $$")
+
+
+def copy(here: str, there: str) -> None:
+    programs = find_binaries()
+    dump = subprocess.run([programs / "pg_dump", "--no-sync", here], check=True, capture_output=True)
+    subprocess.run(
+        [programs / "psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", there],
+        input=dump.stdout,
+        check=True,
+        capture_output=True,
+    )
+
+
+def publish(sql: Session, job, name: str) -> None:
+    sql.value("publish", id=job.id, lease=job.lease, name=name, data=json.dumps(None))
+
+
+class Reader:
+    def __init__(self, cursor: str | None) -> None:
+        self.cursor = cursor
+
+    def read(self, sql: Session) -> list[str]:
+        seen = []
+        while page := sql.rows("read_events", queue="default", after=self.cursor, amount=1):
+            seen.append(page[0].name)
+            self.cursor = page[0].cursor
+        return seen
+
+
+@pytest.mark.parametrize("numbers_of_the_new_cluster", ["lower", "higher"])
+def test_readers_go_on_in_another_cluster(clusters, numbers_of_the_new_cluster):
+    here, there = clusters
+    with Holdfast(here) as hf:
+        hf.migrate()
+    with sessions_on(here) as connect_here, sessions_on(there) as connect_there:
+        old, new = connect_here(), connect_there()
+        count_on(old if numbers_of_the_new_cluster == "lower" else new)
+        old.enqueue_many(2)
+        one, two = old.claim()
+        publish(old, one, "first")
+        early = Reader(None)
+        assert early.read(old) == ["first"]
+        publish(old, two, "second")
+        up_to_date, idle = Reader(early.cursor), Reader(old.value("event_cursor"))
+        assert up_to_date.read(old) == ["second"]
+        copy(here, there)
+        publish(old, one, "after.dump")
+        ahead = Reader(up_to_date.cursor)
+        assert ahead.read(old) == ["after.dump"]
+
+        readers = {"second": early, "": up_to_date, " ": idle, "  ": ahead, "first second": Reader(None)}
+        for expected, reader in readers.items():
+            assert reader.read(new) == expected.split()
+        for name in ("third", "fourth"):
+            publish(new, two, name)
+            for reader in readers.values():
+                assert reader.read(new) == [name]
+        readers["now"] = Reader(new.value("event_cursor"))
+        count_on(new)  # past the numbers of the old cluster
+        assert not any(reader.read(new) for reader in readers.values()), "an old one comes as a new one"
+        publish(new, one, "fifth")
+        assert [reader.read(new) for reader in readers.values()] == [["fifth"]] * len(readers)
+
+
+def test_a_cursor_of_one_job_goes_on_in_another_cluster(clusters):
+    here, there = clusters
+    with Holdfast(here) as hf:
+        hf.migrate()
+    with sessions_on(here) as connect_here, sessions_on(there) as connect_there:
+        old, new = connect_here(), connect_there()
+        old.enqueue()
+        job = old.claim_one()
+        publish(old, job, "first")
+        copy(here, there)
+        publish(old, job, "after.dump")
+        cursor = old.value("event_cursor", job_id=job.id)
+        publish(new, job, "first.here")
+        publish(new, job, "second.here")
+        names = [event.name for event in new.rows("read_events", job_id=job.id, after=cursor)]
+        assert names == ["first.here", "second.here"]
+
+
+# What decides, without a second cluster.
+
+
+@pytest.fixture
+def moved(sql):
+    """Let this server look like another one: `moved("b")`."""
+
+    def move(mark: str | None) -> None:
+        value = "null" if mark is None else f"'{mark}'"
+        sql(
+            "create or replace function holdfast.cluster_mark() returns text "
+            f"language sql as $$ select {value}::text $$"
+        )
+        sql("update holdfast.cluster set seen_at = null")
+
+    sql.value("tick")
+    return move
+
+
+@pytest.fixture
+def job(sql):
+    sql.enqueue()
+    return sql.claim_one()
+
+
+def known(sql):
+    return sql("select epoch, shift, mark, seen_at = pg_postmaster_start_time() from holdfast.cluster")[0]
+
+
+def test_the_first_cluster_keeps_its_own_numbers(sql, job):
+    publish(sql, job, "first")
+    epoch, shift, mark, compared = known(sql)
+    assert (epoch, shift, compared) == (0, 0, True)
+    assert mark == sql.one("select holdfast.cluster_mark()")
+    assert sql.one("select e.xid < pg_snapshot_xmax(pg_current_snapshot()) from holdfast.event e")
+
+
+def test_a_restart_of_the_same_cluster_changes_no_number(sql, job):
+    sql.value("tick")
+    sql("update holdfast.cluster set seen_at = seen_at - interval '1 day'")
+    publish(sql, job, "first")
+    assert known(sql)[:2] == (0, 0)
+    assert known(sql)[3]
+
+
+def test_each_move_begins_above_all_that_was_before(sql, job, moved):
+    shifts, names = [], []
+    reader = Reader(None)
+    for number, mark in enumerate("abacus"):
+        moved(mark)
+        publish(sql, job, f"event.{number}")
+        names += reader.read(sql)
+        shifts.append(known(sql)[1])
+        assert known(sql)[0] == number + 1
+    assert shifts == sorted(set(shifts))
+    assert names == [f"event.{number}" for number in range(6)]
+    assert sql.one("select count(*) from holdfast.audit where action = 'repair' and target = 'events'") == 6
+
+
+def test_upkeep_finds_out_without_an_event(sql, moved):
+    moved("b")
+    sql.value("upkeep")
+    assert known(sql)[0] == 1
+
+
+def test_who_reads_before_anybody_has_written_gets_the_numbers_of_the_new_cluster(sql, job, moved):
+    publish(sql, job, "first")
+    moved("b")
+    cursor = sql.value("event_cursor")
+    assert known(sql)[0] == 0
+    publish(sql, job, "second")
+    assert Reader(cursor).read(sql) == ["second"]
+    assert Reader(None).read(sql) == ["first", "second"]
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_sessions_that_find_out_at_once_agree_without_waiting(sql, connect, moved, isolation):
+    sql.enqueue_many(2)
+    one, two = sql.claim()
+    moved("b")
+    first, second = connect(), connect()
+    reader = Reader(sql.value("event_cursor"))
+    with first.transaction(isolation):
+        publish(first, one, "one")
+        with second.transaction(isolation):
+            second("set local lock_timeout = '100ms'")
+            publish(second, two, "two")
+        assert reader.read(sql) == ["two"]
+    assert reader.read(sql) == ["one"]
+    sql.value("upkeep")
+    assert known(sql)[0] == 1
+    publish(sql, one, "three")
+    assert reader.read(sql) == ["three"]
+
+
+def test_an_old_snapshot_is_no_error_where_others_have_found_out_meanwhile(sql, other, moved):
+    sql.enqueue_many(2)
+    one, two = sql.claim()
+    moved("b")
+    reader = Reader(sql.value("event_cursor"))
+    with other.transaction("repeatable read"):
+        other("select from holdfast.cluster")
+        publish(sql, one, "one")
+        publish(other, two, "two")
+    assert reader.read(sql) == ["one", "two"]
+
+
+def test_without_the_right_to_know_the_cluster_numbers_that_lie_ahead_give_it_away(sql, job, moved):
+    publish(sql, job, "first")
+    cursor = sql.value("event_cursor")
+    moved(None)
+    sql("update holdfast.cluster set mark = null")
+    publish(sql, job, "second")
+    assert known(sql)[0] == 0
+    sql("update holdfast.event set xid = '999999999' where name = 'first'")
+    sql("update holdfast.cluster set seen_at = null")
+    assert Reader(None).read(sql) == ["first", "second"]
+    publish(sql, job, "third")
+    assert known(sql)[0] == 1
+    assert Reader("1000000000:1000000000:").read(sql) == ["third"]
+    assert cursor
+
+
+def test_a_cursor_of_two_restores_of_one_dump_is_refused_or_exact(sql, job, moved, refused):
+    moved("b")
+    publish(sql, job, "in.b")
+    cursors = [sql.value("event_cursor")]
+    sql("update holdfast.cluster set epoch = 0, shift = 0, mark = 'a'")
+    sql("delete from holdfast.event")
+    moved("c")
+    publish(sql, job, "in.c")
+    b, c = (sql.one("select holdfast.cluster_shift(1, %s)", mark) for mark in "bc")
+    if b > c:
+        with refused("HF008") as error:
+            Reader(cursors[0]).read(sql)
+        assert "event_cursor" in error.message
+    else:
+        assert Reader(cursors[0]).read(sql) == ["in.c"]
