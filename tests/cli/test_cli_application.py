@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.cli.application import AppNotFound, load_app
 
 
@@ -72,3 +73,19 @@ def test_a_mistake_in_an_app_is_shown_where_it_is(app: Path, text: str, said: st
     assert 'python -c "import broken" shows the whole traceback.' in error
     if "BAD" not in text:
         assert "broken.py, line 3)" in error
+
+
+def test_a_lazy_object_beside_the_app_is_not_woken(tmp_path, monkeypatch):
+    (tmp_path / "lazy_app.py").write_text(
+        "from holdfast import Holdfast\n\n"
+        "class Lazy:\n"
+        "    @property\n"
+        "    def __class__(self):\n"
+        "        raise RuntimeError('settings are not configured')\n\n"
+        "settings = Lazy()\n"
+        "hf = Holdfast()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert type(load_app("lazy_app:hf")) is Holdfast
+    with pytest.raises(AppNotFound, match="is a Lazy"):
+        load_app("lazy_app:settings")

@@ -319,10 +319,18 @@ def test_a_superuser_at_work_is_mentioned_but_on_an_embedded_server(sql, connect
     assert one(found("rights")).severity == "info"
 
 
-def test_advice_comes_with_the_volume(sql, found):
+def test_advice_comes_with_a_volume_that_is_sustained(sql, found):
     assert found("volume") == []
     sql.enqueue_many(3000)
     sql.finish(sql.claim_all())
+    sql("select holdfast.fold_stats()")
+    assert found("volume") == [], "a burst of a moment is no volume"
+    sql(
+        "insert into holdfast.stat select 'minute', m, 'mail', 'mail', 90000, 0, 0, 0, 0, 0, '{}', '{}' "
+        "from generate_series(date_trunc('hour', holdfast.clock()) - interval '2 hours', "
+        "date_trunc('hour', holdfast.clock()) - interval '61 minutes', '1 minute') m"
+    )
     advice = found("volume")
     assert advice
     assert {row.severity for row in advice} == {"info"}
+    assert "About 1,500 jobs a second end here in the busiest hour." in advice[0].finding

@@ -24,7 +24,6 @@ PUT_TOGETHER = {
     "last_finished",
     "make_archive",
     "sweep_blocks",
-    "doctor_rate",
     "doctor_statements",
     "replace_function",  # the text of a regprocedure is quoted
 }

@@ -5,6 +5,7 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 from holdfast.client import Holdfast
 from holdfast.errors import BadInput, HoldfastError, nearest, suggest
@@ -72,14 +73,23 @@ def _broken(name: str, module_name: str, error: Exception) -> AppNotFound:
 
 def _holdfast_in(module: ModuleType, name: str, attribute: str) -> Holdfast:
     found: object = module
-    known = [key for key, value in vars(module).items() if isinstance(value, Holdfast)]
+    known = [key for key, value in vars(module).items() if _is_holdfast(value)]
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
             hint = suggest(attribute, known) if known else f"Write hf = Holdfast() in {module.__name__}."
             raise AppNotFound(f"{module.__name__} has no {attribute!r}", hint=hint, app=name) from None
-    if not isinstance(found, Holdfast):
+    if not _is_holdfast(found):
         hint = f"Did you mean {module.__name__}:{known[0]}?" if known else "It must be a Holdfast(…)."
         raise AppNotFound(f"{name} is a {type(found).__name__}, not a Holdfast", hint=hint, app=name)
-    return found
+    return cast("Holdfast", found)
+
+
+def _is_holdfast(value: object) -> bool:
+    """Whether this is one, by its type alone.
+
+    `isinstance` asks an object of another type for its `__class__`, and that sets up a lazy object, such as
+    Django's settings.
+    """
+    return issubclass(type(value), Holdfast)

@@ -8,6 +8,7 @@ import click
 
 from holdfast.calls.settings import Change, SettingRow
 from holdfast.cli import values
+from holdfast.cli.names import doubt, known_queues
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.errors import UnknownOption
@@ -35,7 +36,10 @@ def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
     """
     said = cast("SettingKeywords", dict(_read(pair) for pair in pairs))
     with settings.connect() as hf:
+        known = known_queues(hf)
         changed = hf.configure(queue, **said)
+    if queue != "*":
+        doubt("queue", queue, known)
     if settings.as_json:
         show_json([{"queue": queue, **change._asdict()} for change in changed])
         return

@@ -10,6 +10,7 @@ import click
 from holdfast.cli import values
 from holdfast.cli.enqueue import each, ids_argument, some_ids_argument
 from holdfast.cli.jobs import show_jobs
+from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast, Job
@@ -115,6 +116,8 @@ def _on_some(
         return
     with settings.connect() as hf:
         amount = to_many(hf, **which)
+        if not amount:
+            doubt_filter(hf, which.get("queue"), which.get("task"))
     if settings.as_json:
         show_json({"jobs": amount})
     else:

@@ -8,6 +8,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli import times, values
+from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Job
@@ -103,6 +104,8 @@ def cancel(
         return
     with settings.connect() as hf:
         done = hf.cancel_matching(queue=queue, task=task, state=state, everything=everything)
+        if not any(done):
+            doubt_filter(hf, queue, task)
     if settings.as_json:
         show_json(done)
     else:

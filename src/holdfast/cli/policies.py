@@ -7,6 +7,7 @@ from click.core import ParameterSource
 
 from holdfast.calls import PolicyRow
 from holdfast.cli import times, values
+from holdfast.cli.names import doubt, known_tasks
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
@@ -78,8 +79,10 @@ def set_(
         raise click.UsageError(f"Say what to set: {options}.")
     wanted = RetryPolicy(max_attempts=max_attempts, base=base, factor=factor, cap=cap, jitter=jitter)
     with settings.connect() as hf:
+        known = known_tasks(hf)
         declared = _declared_attempts(hf.retry_policies(), task)
         hf.set_retry_policy(task, wanted)
+    doubt("task", task, known)
     if settings.as_json:
         show_json({"task": task, "outcome": "set", "declared_max_attempts": declared})
         return

@@ -6,11 +6,10 @@ import click
 
 from holdfast.calls import QueueRow
 from holdfast.cli import configuring, times
+from holdfast.cli.names import doubt, known_queues
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.root import refuse_unknown
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError, nearest
 
 
 class Actions(click.Group):
@@ -54,7 +53,7 @@ _names = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 def pause(settings: Settings, names: tuple[str, ...]) -> None:
     """Hand out no more jobs of these queues. What runs goes on; new jobs are taken in."""
     with settings.connect() as hf:
-        known = _known(hf)
+        known = known_queues(hf)
         for name in names:
             hf.pause(name)
     _say(settings, names, "paused", known)
@@ -67,25 +66,10 @@ def pause(settings: Settings, names: tuple[str, ...]) -> None:
 def resume(settings: Settings, names: tuple[str, ...]) -> None:
     """Hand out the jobs of paused queues again."""
     with settings.connect() as hf:
-        known = _known(hf)
+        known = known_queues(hf)
         for name in names:
             hf.resume(name)
     _say(settings, names, "resumed", known)
-
-
-def _known(hf: Holdfast) -> set[str] | None:
-    """The queues that a job, a setting, a worker or a schedule has named so far.
-
-    None where that cannot be found out: it is no reason not to pause.
-    """
-    try:
-        return {
-            *(row.name for row in hf.queues()),
-            *(name for row in hf.workers() for name in row.queues or ()),
-            *(row.queue for row in hf.schedules.list(upcoming=0)),
-        }
-    except HoldfastError:
-        return None
 
 
 def _say(settings: Settings, names: tuple[str, ...], what: str, known: set[str] | None) -> None:
@@ -95,11 +79,7 @@ def _say(settings: Settings, names: tuple[str, ...], what: str, known: set[str] 
         return
     for name in names:
         click.echo(f"Queue {name} is {what}.")
-        if known is not None and name not in known:
-            # No error: a queue may be paused before its first job.
-            near = nearest(name, known)
-            meant = f" Did you mean {near!r}?" if near else ""
-            click.echo(f"Note: no job, worker or schedule has used a queue {name!r} so far.{meant}", err=True)
+        doubt("queue", name, known)  # no error: a queue may be paused before its first job
 
 
 def _oldest(moment: datetime | None) -> str:

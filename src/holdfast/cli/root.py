@@ -17,7 +17,13 @@ from holdfast.cli.settings import common_options
 from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, nearest
 
 COMMANDS = {
-    "Begin": {"migrate": "install", "demo": "install", "dsn": "install", "psql": "install"},
+    "Begin": {
+        "migrate": "install",
+        "demo": "install",
+        "dsn": "install",
+        "psql": "install",
+        "completion": "completion",
+    },
     "Work": {"worker": "run", "workers": "workers", "recover": "workers", "tick": "workers"},
     "Jobs": {
         "enqueue": "enqueue",

@@ -296,9 +296,9 @@ as $$
 $$;
 comment on function holdfast.doctor_attempts(timestamptz) is 'Jobs whose attempts have no real limit.';
 
--- How many jobs a second end: in the busiest minute of the last day where that is
--- counted, on average since the statistics of the server began, and just now, by the
--- rows at the end of the table of finished jobs.
+-- How many jobs a second end for an hour or longer: in the busiest hour of the last
+-- day, and on average since the statistics of the server began. A burst of a minute
+-- says nothing about the volume.
 create or replace function holdfast.doctor_rate(now_at timestamptz)
 returns double precision
 language plpgsql stable
@@ -306,36 +306,28 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  today regclass := coalesce(
-    to_regclass('holdfast.finished_' || to_char(now_at at time zone 'UTC', 'YYYYMMDD')), 'holdfast.finished_default');
-  pages bigint := pg_relation_size(today) / current_setting('block_size')::integer;
   since timestamptz;
   average double precision;
-  lately double precision;
   busiest double precision;
 begin
   select coalesce(d.stats_reset, (select min(m.applied_at) from holdfast.migration m)) into since
   from pg_stat_database d
   where d.datname = current_database();
-  select s.n_tup_del / greatest(extract(epoch from now_at - since), 60) into average
+  select s.n_tup_del / greatest(extract(epoch from now_at - since), 3600) into average
   from pg_stat_all_tables s
   where s.relid = 'holdfast.live'::regclass;
-  execute format(
-    'select count(*) / greatest(extract(epoch from $1 - min(f.finished_at)), 1) from %s f where f.ctid >= $2 and f.finished_at <= $1', today)
-  into lately
-  using now_at, format('(%s,0)', greatest(pages - 200, 0))::tid;
-  select max(m.jobs) / 60.0 into busiest
+  select max(h.jobs) / 3600.0 into busiest
   from (
     select sum(s.completed + s.dead + s.cancelled) as jobs
     from holdfast.stat s
     where s.span = 'minute'
       and s.at > now_at - interval '1 day'
-    group by s.at
-  ) m;
-  return greatest(average, lately, busiest);
+    group by date_trunc('hour', s.at)
+  ) h;
+  return greatest(average, busiest);
 end
 $$;
-comment on function holdfast.doctor_rate(timestamptz) is 'How many jobs end in a second, as far as is known when it is busy.';
+comment on function holdfast.doctor_rate(timestamptz) is 'How many jobs end in a second, sustained for an hour.';
 
 create or replace function holdfast.doctor_volume(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -357,7 +349,7 @@ as $$
   )
   select
     'info',
-    format('About %s jobs a second end here at the busiest. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
+    format('About %s jobs a second end here in the busiest hour. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
     'docs/operations/sizing.md says which option pays at which volume.',
     jsonb_build_object('jobs_per_second', round(s.rate))
   from seen s

@@ -1,0 +1,58 @@
+"""A command says when nothing has used the queue or task that it was given."""
+
+import pytest
+
+from holdfast import Holdfast, RetryPolicy
+
+
+@pytest.fixture(autouse=True)
+def used(hf: Holdfast) -> None:
+    hf.enqueue("mail.welcome", queue="notifications")
+    hf.enqueue("mail.old", queue="notifications").give_up()
+
+
+@pytest.mark.parametrize(
+    ("command", "note"),
+    [
+        (
+            ["queue", "configure", "notification", "retention=7d"],
+            "a queue 'notification' so far. Did you mean",
+        ),
+        (["policy", "set", "mail.welcom", "--base", "5s"], "a task 'mail.welcom' so far. Did you mean"),
+        (
+            ["replay", "--queue", "notification"],
+            "a queue 'notification' so far. Did you mean 'notifications'?",
+        ),
+        (["purge", "--task", "mail.odl"], "a task 'mail.odl' so far. Did you mean 'mail.old'?"),
+        (["cancel", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
+    ],
+)
+def test_an_unknown_name_is_noted_with_the_nearest(holdfast, command, note):
+    answer = holdfast(*command)
+    assert answer.code == 0
+    assert answer.out != ""
+    assert f"Note: no job, worker or schedule has used {note}" in answer.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["queue", "configure", "notifications", "retention=7d"],
+        ["queue", "configure", "*", "retention=7d"],
+        ["policy", "set", "mail.welcome", "--base", "5s"],
+        ["replay", "--queue", "notifications", "--error", "nothing like it"],
+        ["cancel", "--task", "mail.old"],
+    ],
+)
+def test_a_known_name_is_not(holdfast, command):
+    answer = holdfast(*command)
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_what_was_asked_is_done_all_the_same(holdfast, hf: Holdfast):
+    holdfast("policy", "set", "mail.welcom", "--max-attempts", "9")
+    holdfast("queue", "configure", "notification", "max_attempts=8")
+    assert hf.enqueue("mail.welcom").refresh().max_attempts == 9
+    assert hf.enqueue("other", queue="notification").refresh().max_attempts == 8
+    hf.set_retry_policy("fax", RetryPolicy())
+    assert holdfast("policy", "set", "fax", "--base", "5s").err == ""
