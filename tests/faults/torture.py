@@ -42,6 +42,7 @@ def torture(seed: int, jobs: int, faults: int) -> Verdict:
             fault(place)
             place.faults[fault.__name__] += 1
             place.replace_the_dead()
+        place.end_transactions()
         producer.faults_are_over.set()
         producer.join()
         verdict.settled = settle(place)

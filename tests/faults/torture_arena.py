@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -51,11 +52,41 @@ class Arena:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.given_up: list[int] = []
         self.faults: Counter[str] = Counter()
+        self._open: list[threading.Thread] = []
 
     def ask(self, question: str, *values: Any) -> list[Any]:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             cursor = connection.execute(question, values or None)
             return cursor.fetchall() if cursor.description else []
+
+    # Transactions that stay open.
+
+    def leave_open(
+        self, work: Callable[[psycopg.Connection[Any]], object], *, then: Callable[[], object] = lambda: None
+    ) -> None:
+        """Do this in a transaction that stays open for seconds, whatever else happens; then commit or not."""
+        seconds, commits = self.chance.uniform(1.0, LEASE * 2), self.chance.random() < 0.5
+        begun = threading.Event()
+
+        def run() -> None:
+            with contextlib.suppress(psycopg.Error):  # a fault of the server ends it earlier
+                try:
+                    with psycopg.connect(self.dsn) as connection:
+                        work(connection)
+                        begun.set()
+                        time.sleep(seconds)
+                        (connection.commit if commits else connection.rollback)()
+                finally:
+                    begun.set()
+                    then()
+
+        self._open.append(threading.Thread(target=run, daemon=True))
+        self._open[-1].start()
+        begun.wait()
+
+    def end_transactions(self) -> None:
+        for each in self._open:
+            each.join()
 
     # Workers.
 

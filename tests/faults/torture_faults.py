@@ -100,6 +100,39 @@ def lose_commits_of_the_producer(arena: Arena) -> None:
         )
 
 
+def open_cancel(arena: Arena) -> None:
+    """Jobs that wait and jobs that run are cancelled, and for seconds nobody knows whether that counts."""
+    ids = "array(select id from holdfast.job order by random() limit 20)"
+    arena.leave_open(lambda connection: connection.execute(f"select holdfast.cancel_many({ids})"))
+
+
+def open_claim(arena: Arena) -> None:
+    """A consumer's claim stays open, longer than its lease perhaps. It starts none of these jobs."""
+    worker = _consumer(arena)
+    claim = "select holdfast.claim(worker => %s, amount => 5)"
+    arena.leave_open(lambda connection: connection.execute(claim, [worker]), then=_end_of(arena, worker))
+
+
+def open_finish(arena: Arena) -> None:
+    """A consumer's reports stay open, longer than its lease perhaps: meanwhile it is taken for lost."""
+    worker = _consumer(arena)
+    claim = "select id, lease from holdfast.claim(worker => %s, tasks => '{noop}', amount => 5)"
+    jobs = arena.ask(claim, worker)
+    finish = "select holdfast.finish(ids => %s, leases => %s, results => %s::jsonb[])"
+    reports = [job for job, _ in jobs], [lease for _, lease in jobs], [f'"{lease}"' for _, lease in jobs]
+    arena.leave_open(lambda connection: connection.execute(finish, reports), then=_end_of(arena, worker))
+
+
+def _consumer(arena: Arena) -> object:
+    return arena.ask("select holdfast.register(lease_time => make_interval(secs => %s))", LEASE)[0][0]
+
+
+def _end_of(arena: Arena, worker: object) -> Callable[[], object]:
+    """It leaves and gives back what it still holds, or says nothing and is found out."""
+    leaves = arena.chance.random() < 0.5
+    return lambda: arena.ask("select holdfast.leave(%s)", worker) if leaves else None
+
+
 FAULTS: list[Callable[[Arena], None]] = [
     kill_worker,
     stop_worker_for_a_while,
@@ -116,4 +149,7 @@ FAULTS: list[Callable[[Arena], None]] = [
     lose_replies,
     lose_commits_of_handlers,
     lose_commits_of_the_producer,
+    open_cancel,
+    open_claim,
+    open_finish,
 ]
