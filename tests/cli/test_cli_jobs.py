@@ -202,3 +202,32 @@ def test_cancel_wants_all_to_be_said(holdfast, hf: Holdfast):
     assert job.refresh().state == "pending"
     assert holdfast("cancel", "--all", "--state", "pending").code == 0
     assert job.refresh().state == "cancelled"
+
+
+# Of C0, of C1 (one that begins a command), DEL, those that turn the direction, an invisible one.
+NASTY = "\x1b[31m \x9b31m \x7f \x85 \u202e \u2066 \u200f \u2028 \U000e0041 é 漢 😀"
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_json_never_commands_the_terminal(holdfast, hf: Holdfast, drain, monkeypatch, tty):
+    if tty:
+        monkeypatch.setattr("holdfast.cli.output.on_terminal", lambda: True)
+
+    @hf.task(name="nasty")
+    async def nasty(text: str, ctx: Context) -> dict[str, str]:
+        ctx.event("said", {NASTY: text})
+        return {NASTY: text}
+
+    job = nasty.enqueue(text=NASTY)
+    drain()
+    answers = [
+        holdfast("jobs", "--json"),
+        holdfast("job", str(job.id), "--json"),
+        holdfast("result", str(job.id)),
+        holdfast("events", str(job.id), "--json"),
+    ]
+    for answer in answers:
+        assert all(each.isprintable() or each == "\n" for each in answer.out), ascii(answer.out)
+        assert "é 漢 😀" in answer.out
+    assert answers[2].json == {NASTY: NASTY}
+    assert answers[0].json[0]["payload"] == {"text": NASTY}

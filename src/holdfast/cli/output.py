@@ -2,10 +2,12 @@
 
 On a terminal a table has colours and relative times, and is cut to the width of the window. In a pipe it
 has the same columns in full, without colours, times in UTC, `-` for what is empty, and its free text last.
-Text from payloads and errors is anybody's: control characters are shown, never sent to the terminal.
+Text from payloads and errors is anybody's: control characters are shown, never sent to the terminal. JSON has
+them as escapes, in a pipe too: it is the same document.
 """
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Of ASCII, json escapes all but one itself.
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 _GAP = 2
 _NARROW = 10
 _ENOUGH = 30  # of free text, to be worth its room
@@ -84,7 +88,13 @@ def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, n
 
 
 def show_json(document: Any) -> None:
-    click.echo(json.dumps(builtin(document), indent=2, ensure_ascii=False))
+    click.echo(json_text(document, indent=2))
+
+
+def json_text(document: Any, *, indent: int | None = None) -> str:
+    """The document as JSON; what a terminal would obey, or read backwards, as escapes of JSON itself."""
+    text = json.dumps(builtin(document), indent=indent, ensure_ascii=False)
+    return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else _in_json(found[0]), text)
 
 
 def console() -> "Console":
@@ -205,6 +215,10 @@ def _fitting(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> list
     fitting = [(column, widths[column.title] - _GAP) for column in firm]
     rest = min(left(), widths[last.title] - _GAP)
     return [*fitting, (last, rest)] if wanted and rest >= min(_NARROW, needed[last.title]) else fitting
+
+
+def _in_json(character: str) -> str:
+    return json.dumps(character)[1:-1] if character != "\x7f" else "\\u007f"
 
 
 def _escaped(character: str) -> str:
