@@ -1464,6 +1464,41 @@ MUTANTS = [
         "  if false\n",
         "worker/test_operating_all.py::test_sql_refuses_an_empty_filter_too",
     ),
+    Mutant(
+        "use_id: the id of another tenant's job",
+        "enqueue.sql",
+        "  if bound and exists (select from holdfast.lives_of",
+        "  if false and exists (select from holdfast.lives_of",
+        "sql/test_sql_tenants.py",
+    ),
+    Mutant(
+        "use_id: the id of another tenant's job that is gone",
+        "enqueue.sql",
+        "  if bound and used.queue is not null and",
+        "  if false and",
+        "sql/test_sql_tenants.py",
+    ),
+    Mutant(
+        "guard: the id of another tenant's job",
+        "guard.sql",
+        "  if not holdfast.unrestricted() then\n",
+        "  if false then\n",
+        "sql/test_sql_tenants.py",
+    ),
+    Mutant(
+        "await_jobs: the end of another tenant's job",
+        "wait.sql",
+        "from unnest(holdfast.jobs_in_reach(ids)) i\n",
+        "from unnest(ids) i\n",
+        "sql/test_sql_tenants.py",
+    ),
+    Mutant(
+        "await_jobs: any number",
+        "wait.sql",
+        "  if cardinality(ids) > 10000 then\n",
+        "  if false then\n",
+        "sql/test_sql_waiters.py",
+    ),
 ]
 
 

@@ -193,7 +193,7 @@ def test_an_id_that_is_used_again_opens_nothing_of_its_former_life(sql, as_, ref
     theirs = sql.enqueue(queue="beta.mail", max_attempts=1)
     sql.finish(sql.claim(), "failed", errors=["of beta"])
     acme = as_["acme"]
-    acme.enqueue(queue="acme.mail", id=theirs, delay="1 day")
+    sql.enqueue(queue="acme.mail", id=theirs, delay="1 day")  # which only somebody bound to no queues can
     assert acme.rows("job_errors", id=theirs) == []
     for verb in ("purge", "replay"):
         with refused("HF002"):
@@ -244,3 +244,71 @@ def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, 
         asked = "select pg_stat_get_xact_function_calls('holdfast.in_reach(text)'::regprocedure)"
         assert 0 < sql.one(asked) < 20, "not for each of 180 minutes"
     assert {row.queue: row.hour_completed for row in rows} == {"acme": 60, "acme.mail": 60}
+
+
+ENDS = {"live": None, "completed": "complete", "dead": "fail"}
+
+
+def ended_of_beta(sql, end, **options):
+    job_id = sql.enqueue("pay", queue="beta", payload='{"n": 1}', max_attempts=1, **options)
+    if ENDS[end]:
+        job = sql.claim_one(queues=["beta"])
+        sql.finish([job], {"complete": "completed", "fail": "failed"}[ENDS[end]])
+    return job_id
+
+
+def copy_as(session, job_id):
+    lane = session.value("lane", queue="acme", priority=100, task="pay")
+    with session.connection.cursor().copy("copy holdfast.job (id, lane_id, task) from stdin") as rows:
+        rows.write_row((job_id, lane, "pay"))
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("own", [True, False], ids=["caller's id", "made up id"])
+@pytest.mark.parametrize("way", ["enqueue", "enqueue_many"])
+def test_a_tenant_cannot_use_the_id_of_anothers_job(sql, as_, refused, end, own, way):
+    theirs = ended_of_beta(sql, end, **({"id": uuid4()} if own else {}))
+    said = set()
+    for task, payload in (("pay", '{"n": 1}'), ("pay", '{"n": 2}'), ("other", "{}")):
+        with refused("HF007") as error:
+            if way == "enqueue":
+                as_["acme"].enqueue(task, queue="acme", payload=payload, id=theirs)
+            else:
+                as_["acme"].enqueue_many(1, task, queues=["acme"], payloads=[payload], ids=[theirs])
+        said.add((error.message, str(error.detail), error.hint))
+    detail = str({"id": str(theirs), "field": "id"})
+    assert said == {(f"id {theirs} cannot be used", detail, "Use a new id for a new job.")}
+    assert as_["beta"].job(theirs).queue == "beta"
+
+
+@pytest.mark.parametrize("end", ["completed", "dead"])
+def test_nor_by_an_insert_of_its_own(sql, as_, refused, end):
+    theirs = ended_of_beta(sql, end)
+    with refused("HF007") as error:
+        copy_as(as_["acme"], theirs)
+    assert error.message == f"id {theirs} cannot be used"
+    copy_as(as_["acme"], uuid4())
+
+
+def test_nor_after_that_job_is_gone(sql, as_, refused, clock):
+    theirs = ended_of_beta(sql, "completed", id=uuid4())
+    sql("truncate holdfast.finished")
+    with refused("HF007") as error:
+        as_["acme"].enqueue("pay", queue="acme", payload='{"n": 1}', id=theirs)
+    assert error.message == f"id {theirs} cannot be used"
+
+
+def test_a_tenant_repeats_its_own_call_as_before(sql, as_, refused):
+    mine = uuid4()
+    for _ in range(2):
+        assert as_["acme"].enqueue("pay", queue="acme", payload='{"n": 1}', id=mine) == mine
+    with refused("HF007") as error:
+        as_["acme"].enqueue("pay", queue="acme", payload='{"n": 2}', id=mine)
+    assert error.detail["field"] == "payload"
+    assert len(as_["acme"].rows("list_jobs")) == 1
+
+
+def test_a_tenant_is_told_of_the_end_of_its_own_jobs_alone(sql, as_):
+    mine, theirs = sql.enqueue(queue="acme"), sql.enqueue(queue="beta")
+    as_["acme"].rows("await_jobs", ids=[mine, theirs, uuid4()], channel="acme_waits")
+    assert sql("select job_id from holdfast.waiter") == [(mine,)]

@@ -114,3 +114,11 @@ def test_waiters_that_are_gone_are_swept(sql, clock):
     clock.advance(minutes=2)
     sql.value("upkeep")
     assert sql("select job_id from holdfast.waiter") == [(waits,)]
+
+
+def test_at_most_10000_jobs_are_waited_for_in_a_call(sql, refused):
+    sql("select holdfast.await_jobs(array(select gen_random_uuid() from generate_series(1, 10000)), 'c')")
+    with refused("HF008") as error:
+        sql("select holdfast.await_jobs(array(select gen_random_uuid() from generate_series(1, 10001)), 'c')")
+    assert error.detail["field"] == "ids"
+    assert "10000 at most" in error.message

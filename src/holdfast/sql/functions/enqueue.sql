@@ -46,7 +46,7 @@ begin
   end if;
   if enqueue.id is not null then
     perform holdfast.check_name('task', enqueue.task);
-    if not holdfast.use_id(enqueue.id, enqueue.task, enqueue.payload, now_at) then
+    if not holdfast.use_id(enqueue.id, enqueue.task, enqueue.payload, now_at, enqueue.queue) then
       return enqueue.id;
     end if;
   end if;
@@ -196,7 +196,7 @@ begin
   -- materialized, or the planner would call use_id below the sort; and after
   -- `placed`, all of it, which checks the names.
   sorted as materialized (
-    select g.n, g.given_id, g.task, g.payload
+    select g.n, g.given_id, g.task, g.payload, g.queue
     from given g
     where g.given_id is not null
       and (select count(*) > 0 from placed)
@@ -205,7 +205,7 @@ begin
   fresh as materialized (
     select s.n
     from sorted s
-    where holdfast.use_id(s.given_id, s.task, s.payload, now_at)
+    where holdfast.use_id(s.given_id, s.task, s.payload, now_at, s.queue)
   ),
   inserted as (
     insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
@@ -232,7 +232,11 @@ select holdfast.replace_function(
 -- for the very same task and payload; an error if for another.
 --
 -- A second transaction with the same id waits here until the first has ended.
-create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz)
+--
+-- An id that a tenant may not see is refused in one way, whatever its job is or was: neither
+-- its task nor its payload can be found out by guessing, and it cannot be taken over.
+drop function if exists holdfast.use_id(uuid, text, jsonb, timestamptz); -- without a queue
+create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz, queue text default null)
 returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -242,10 +246,14 @@ declare
   -- Half a SHA-256, not MD5: a server in FIPS mode has none.
   hash uuid := encode(substr(sha256(convert_to(use_id.payload::text, 'UTF8')), 1, 16), 'hex')::uuid;
   used holdfast.used_id;
+  bound constant boolean := not holdfast.unrestricted();
 begin
+  if bound and exists (select from holdfast.lives_of(use_id.id) l where not holdfast.in_reach(l.queue)) then
+    perform holdfast.refuse_id(use_id.id);
+  end if;
   loop
-    insert into holdfast.used_id (id, task, payload_hash, used_at)
-    values (use_id.id, use_id.task, hash, use_id.now_at)
+    insert into holdfast.used_id (id, task, payload_hash, used_at, queue)
+    values (use_id.id, use_id.task, hash, use_id.now_at, use_id.queue)
     on conflict (id) do nothing;
     if found then
       return true;
@@ -253,6 +261,10 @@ begin
     select u.* into used from holdfast.used_id u where u.id = use_id.id;
     exit when found; -- else the id was forgotten just now
   end loop;
+  -- Its job may be past its retention, or have been enqueued while this waited for it.
+  if bound and used.queue is not null and not holdfast.in_reach(used.queue) then
+    perform holdfast.refuse_id(use_id.id);
+  end if;
   if used.task = use_id.task and used.payload_hash = hash then
     return false;
   end if;
@@ -265,4 +277,19 @@ begin
     hint = 'Use a new id for a new job; the same id is only for repeating the same call.';
 end
 $$;
-comment on function holdfast.use_id(uuid, text, jsonb, timestamptz) is 'Note an id that a caller supplied; false if the same job has it already.';
+comment on function holdfast.use_id(uuid, text, jsonb, timestamptz, text) is 'Note an id that a caller supplied; false if the same job has it already.';
+
+create or replace function holdfast.refuse_id(id uuid)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  raise exception using
+    errcode = 'HF007',
+    message = format('id %s cannot be used', refuse_id.id),
+    detail = jsonb_build_object('id', refuse_id.id, 'field', 'id'),
+    hint = 'Use a new id for a new job.';
+end
+$$;
+comment on function holdfast.refuse_id(uuid) is 'Raise the error for an id that is not the caller''s to use, without a word on its job.';

@@ -223,6 +223,13 @@ begin
   if not welcome then
     perform holdfast.refuse_arrival(i) from inserted i;
   end if;
+  if not holdfast.unrestricted() then
+    -- A live job of this id would have been in the way.
+    perform holdfast.refuse_id(i.id)
+    from inserted i
+    where exists (select from holdfast.finished f where f.id = i.id and not holdfast.in_reach(f.queue))
+      or exists (select from holdfast.dead_letter d where d.id = i.id and not holdfast.in_reach(d.queue));
+  end if;
   return null;
 end
 $$;

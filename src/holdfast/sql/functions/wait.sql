@@ -15,15 +15,19 @@ begin
   if await_jobs.channel is null or await_jobs.channel !~ '^[a-z0-9_]{1,63}$' then
     perform holdfast.refuse_value('channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
   end if;
+  if cardinality(ids) > 10000 then
+    perform holdfast.refuse_value('ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
+  end if;
+  -- To a tenant the jobs of others are no jobs: nobody is told of their end.
   insert into holdfast.waiter (job_id, channel, since)
   select distinct i, await_jobs.channel, holdfast.clock()
-  from unnest(ids) i
+  from unnest(holdfast.jobs_in_reach(ids)) i
   order by i
   on conflict (job_id, channel) do nothing;
 end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
-  'Ask to be notified on a channel when these jobs end; the payload is their ids, separated by commas.';
+  'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, separated by commas.';
 
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
 returns void
