@@ -208,11 +208,7 @@ def test_cancel_wants_all_to_be_said(holdfast, hf: Holdfast):
 NASTY = "\x1b[31m \x9b31m \x7f \x85 \u202e \u2066 \u200f \u2028 \U000e0041 é 漢 😀"
 
 
-@pytest.mark.parametrize("tty", [True, False])
-def test_json_never_commands_the_terminal(holdfast, hf: Holdfast, drain, monkeypatch, tty):
-    if tty:
-        monkeypatch.setattr("holdfast.cli.output.on_terminal", lambda: True)
-
+def test_json_never_commands_the_terminal(holdfast, hf: Holdfast, drain):
     @hf.task(name="nasty")
     async def nasty(text: str, ctx: Context) -> dict[str, str]:
         ctx.event("said", {NASTY: text})
