@@ -34,6 +34,39 @@ def test_a_process_is_another_one_and_is_kept_warm(hf):
     assert (end.state, end.result) == (JobState.COMPLETED, {"n": 7})
 
 
+def test_no_more_processes_are_started_than_there_are_cores(hf, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3}, raising=False)
+    ends = run(hf, *(hf.enqueue("where") for _ in range(6)), concurrency=6)
+    assert {end.state for end in ends} == {JobState.COMPLETED}
+    assert len({end.result[0] for end in ends}) == 1
+
+
+def test_a_job_that_waits_for_a_process_has_not_begun(hf, work, until):
+    jobs = [hf.enqueue("progress", max_attempts=1) for _ in range(3)]
+    worker = work(concurrency=3, max_isolated=1, grace=0)
+    until(lambda: any(job.refresh().progress == 40 for job in jobs))
+    running, *waiting = sorted((job.refresh() for job in jobs), key=lambda it: it.state != JobState.RUNNING)
+    assert running.state is JobState.RUNNING
+    assert {it.state for it in waiting} == {JobState.CLAIMED}
+    worker.stop()
+    worker.wait()
+    ended = {it.id: hf.job(it.id).refresh() for it in [running, *waiting]}
+    assert ended[running.id].state is JobState.DEAD, "it was interrupted at its only attempt"
+    assert [(ended[it.id].state, ended[it.id].attempt) for it in waiting] == [(JobState.PENDING, 0)] * 2
+
+
+def test_a_job_that_waits_for_a_process_can_be_cancelled(hf, work, until):
+    jobs = [hf.enqueue("progress") for _ in range(2)]
+    work(concurrency=2, max_isolated=1, grace=0)
+    until(lambda: any(job.refresh().progress == 40 for job in jobs))
+    first, second = sorted(jobs, key=lambda job: job.refresh().state != JobState.RUNNING)
+    second.cancel()
+    until(lambda: second.refresh().state is JobState.CANCELLED)
+    first.cancel()
+    last = hf.enqueue("where")
+    until(lambda: last.refresh().state is JobState.COMPLETED)  # the place is free
+
+
 def test_processes_are_started_and_waited_for_outside_the_event_loop(hf, monkeypatch):
     @hf.task(name="thread")
     async def thread() -> int:

@@ -23,6 +23,7 @@ from holdfast.events import emit, subscribe
 from holdfast.logs import JsonFormatter
 from holdfast.secret import mask_dsn
 from holdfast.worker.http import Address
+from holdfast.worker.processes import cores
 from holdfast.worker.supervisor import Supervisor, follow
 from holdfast.worker.worker import Worker
 
@@ -42,6 +43,11 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
 @dsn_option
 @click.option("--queues", multiple=True, callback=_queues, help="Only these: a,b.  [default: all]")
 @click.option("--concurrency", type=int, help="Run this many jobs at once, in each process.  [default: 20]")
+@click.option(
+    "--max-isolated",
+    type=click.IntRange(1, 10_000),
+    help='Run this many jobs with isolation="process" at once, in each process.  [default: the cores]',
+)
 @click.option(
     "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Run this many."
 )
@@ -124,6 +130,8 @@ def worker(
             return
         _made(hf, app, chosen)  # so that a mistake shows here, once, and not in every child
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
+        # Together they have as many cores as one worker.
+        chosen.setdefault("max_isolated", max(1, cores() // processes))
         fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])]
         fixed += ["--quiet"] if quiet else []
         raise SystemExit(Supervisor(_Command(app, chosen, fixed, processes), processes).run())

@@ -188,7 +188,7 @@ class Holdfast(Looking, Operating, Following):
 
     def worker(self, **options: Any) -> "Worker":
         """A worker for the tasks declared here. Options: queues, concurrency, lease_time, poll_interval,
-        grace, notify, name, http."""
+        grace, notify, name, http, max_isolated."""
         from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
 
         known = Worker.__init__.__kwdefaults__ or {}

@@ -26,7 +26,7 @@ class StagedLife(Life):
         super().__init__(database, registry, settings)
 
     def _new_executor(self) -> Executor:
-        given = (self._registry, self._lending, self._finishing.run)
+        given = (self._registry, self._lending, self._finishing.run, self._settings.max_isolated)
         return StagedExecutor(self._stage, self._vanish, *given)
 
     def _vanish(self, job: Claimed) -> None:

@@ -39,13 +39,15 @@ class Executor:
         registry: Registry,
         database: Database,
         record: Callable[[Call[Unwritten]], Awaitable[Unwritten]],
+        max_isolated: int | None = None,
     ) -> None:
-        """`record` carries a call durably."""
+        """`record` carries a call durably. At most `max_isolated` processes work at once: one for each core
+        if that is not said."""
         self._registry = registry
         self._database = database
         self._record = record
         self.threads = Threads()
-        self.processes = Processes(database, self.threads)
+        self.processes = Processes(database, self.threads, max_isolated)
 
     def surrounded(self) -> Callable[[Running], Awaitable[Report]]:
         """`run`, with what is to surround it: found out once, so that a job does not pay for it."""
@@ -74,11 +76,11 @@ class Executor:
                     memory = await self._recall(running.context, job)
                     if memory is None:
                         return self.report(job, Released())
+            if task.isolated:
+                return await self._isolated(running, task, memory)
             if task.recorded and not await self._may_begin(running, task.settings):
                 return self.report(job, Released())
             try:
-                if task.isolated:
-                    return self._reported(running, await self._elsewhere(running, task, memory))
                 if not task.is_async:
                     running.in_thread = True
                     value = await self.threads.run(task.function, arguments)
@@ -117,6 +119,19 @@ class Executor:
             return None
         context.remember(memory)
         return memory
+
+    async def _isolated(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Report:
+        """Run it in a process of its own, as soon as there may be one more."""
+        running.recorded = True  # it has not begun, so the keeper must not write down that it has
+        if not await self.processes.enter():
+            return self.report(running.job, Released())
+        try:
+            running.recorded, running.begun = False, time.monotonic()
+            if task.recorded and not await self._may_begin(running, task.settings):
+                return self.report(running.job, Released())
+            return self._reported(running, await self._elsewhere(running, task, memory))
+        finally:
+            self.processes.leave()
 
     async def _elsewhere(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Outcome:
         """Run it in a process of its own."""

@@ -64,6 +64,7 @@ class Settings:
     notify: bool
     name: str | None
     http: Address | None = None
+    max_isolated: int | None = None
 
 
 class Life:
@@ -136,7 +137,7 @@ class Life:
         self._reported = self._put_off = False
 
     def _new_executor(self) -> Executor:
-        return Executor(self._registry, self._lending, self._finishing.run)
+        return Executor(self._registry, self._lending, self._finishing.run, self._settings.max_isolated)
 
     def stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
@@ -384,6 +385,7 @@ class Life:
         )
         for job in unstarted:
             self._release(job)
+        self._executor.processes.refuse()
         await self._slots.finish(grace=self._settings.grace, hurry=self._hurry)
         await self._written(grace_ends)
 

@@ -7,6 +7,8 @@ failure of its job alone.
 """
 
 import asyncio
+import os
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast.calls import Claimed, Memory
@@ -23,12 +25,48 @@ if TYPE_CHECKING:
 class Processes:
     """Whatever may take a moment, to start a process, to talk to it, to see its end, is done in threads."""
 
-    def __init__(self, database: Database, threads: Threads) -> None:
+    def __init__(self, database: Database, threads: Threads, most: int | None = None) -> None:
+        self._free = most or cores()
+        self._waiting: deque[asyncio.Future[bool]] = deque()
+        self._refusing = False
         self._database = database
         self._threads = threads
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._closed = False
+
+    async def enter(self) -> bool:
+        """Wait until one process more may work; False if the worker stops before."""
+        if self._refusing:
+            return False
+        if self._free > 0:
+            self._free -= 1
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled() and turn.result():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Let the next one in."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(True)
+                return
+        self._free += 1
+
+    def refuse(self) -> None:
+        """Let nobody in any more: what has waited until now has not begun."""
+        self._refusing = True
+        for turn in self._waiting:
+            if not turn.done():
+                turn.set_result(False)
+        self._waiting.clear()
 
     async def run(
         self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
@@ -83,3 +121,10 @@ def _see_off(children: "list[Child]") -> None:
         child.hang_up()
     for child in children:
         child.join()
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -49,6 +49,7 @@ class Worker:
         notify: bool = True,
         name: str | None = None,
         http: int | str | None = None,
+        max_isolated: int | None = None,
     ) -> None:
         self._database = database
         self._registry = registry
@@ -62,6 +63,9 @@ class Worker:
             notify=notify and not database.transaction_pooling,
             name=None if name is None else clean(str(name), _NAME_LENGTH),
             http=None if http is None else Address.of(http),
+            max_isolated=None
+            if max_isolated is None
+            else limits.integer("max_isolated", max_isolated, range(1, 10_001)),
         )
         self._life: Life | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
