@@ -70,7 +70,8 @@ def duration(field: str, value: object, *, above_zero: bool = False) -> timedelt
     if length is not None and timedelta(0) <= length <= CENTURY and (length or not above_zero):
         return length
     lowest = "above 0" if above_zero else "from 0"
-    raise refused(field, value, f"must be a timedelta or a number of seconds {lowest} to 100 years")
+    negative = "; this one is negative" if length is not None and length < timedelta(0) else ""
+    raise refused(field, value, f"must be a timedelta or a number of seconds {lowest} to 100 years{negative}")
 
 
 def moment(field: str, value: object) -> datetime:

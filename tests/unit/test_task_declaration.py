@@ -388,3 +388,11 @@ def test_the_methods_of_other_queues_are_answered_with_ours():
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         task.nonsense  # noqa: B018
     assert copy.copy(task).name == "mail.welcome"
+
+
+@pytest.mark.parametrize("delay", [-5, timedelta(days=-1)])
+def test_a_negative_duration_is_called_negative(delay):
+    with pytest.raises(BadValue, match="this one is negative"):
+        named_job("mail.welcome", delay=delay)
+    with pytest.raises(BadValue, match=r"100 years$"):
+        named_job("mail.welcome", delay=float("nan"))

@@ -32,13 +32,13 @@ def test_a_task_is_made_of_a_function(hf: Holdfast):
 
 
 @pytest.mark.parametrize("jobs", [Holdfast.jobs, lambda hf, **which: asyncio.run(hf.ajobs(**which))])
-def test_an_unknown_state_and_an_absurd_amount_are_named(hf: Holdfast, jobs):
+def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs):
     with pytest.raises(BadValue, match=r"state 'ded'.*Did you mean 'dead'"):
         jobs(hf, state="ded")
-    for amount in (-1, 0, 100_001, True, "5"):
-        with pytest.raises(BadValue, match=f"amount {amount!r}: must be an integer from 1 to 100000"):
-            jobs(hf, amount=amount)
-    assert jobs(hf, amount=1) == []
+    for limit in (-1, 0, 100_001, True, "5"):
+        with pytest.raises(BadValue, match=f"limit {limit!r}: must be an integer from 1 to 100000"):
+            jobs(hf, limit=limit)
+    assert jobs(hf, limit=1) == []
 
 
 def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast):
