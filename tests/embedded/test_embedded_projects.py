@@ -1,5 +1,6 @@
 """Each project has a home of its own, and its user is told where."""
 
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from watching import QUICK, ask
 
 from holdfast import Holdfast, embedded
+from holdfast.cli import main
 from holdfast.embedded import home as homes, project
 
 RELEASED = Path(__file__).parents[1] / "schema" / "released" / "0.1.0.sql"
@@ -133,6 +135,17 @@ def test_the_place_is_told_once(data, directory, monkeypatch, capsys):
     with Holdfast() as hf:
         assert hf.jobs() == []
     assert capsys.readouterr() == ("", "")
+
+
+def test_the_place_never_gets_into_the_answer_of_a_command(data, directory, monkeypatch, capsys):
+    monkeypatch.chdir(directory("shop", mark="shop/.git"))
+    monkeypatch.setattr("sys.argv", ["holdfast", "dsn", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    answer, said = capsys.readouterr()
+    assert not ended.value.code
+    assert json.loads(answer)["source"] == "embedded"
+    assert said.startswith("Holdfast keeps the jobs of")
 
 
 def test_a_home_that_was_chosen_needs_no_word(data, place, directory, monkeypatch, capsys):
