@@ -59,9 +59,14 @@ check-all: .venv  ## the checks that are too long for `make test`: matrix, mutan
 wheel: .venv  ## build the wheel, install it in an environment of its own, and run the demo there
 	$(BIN)/python tests/wheel.py
 
-.PHONY: bench bench-quick
+.PHONY: bench bench-quick bench-compare
 bench: .venv  ## Holdfast and its peers side by side, in under an hour; the results go to bench/results
 	$(BIN)/python -m bench --million
 
 bench-quick: .venv  ## Holdfast, graphile-worker and pgqueuer, in under three minutes once installed
 	$(BIN)/python -m bench --quick
+
+ROUNDS ?= 5
+bench-compare: .venv  ## this checkout against BASE=<commit>, without peers
+	@test -n "$(BASE)" || { echo "name the commit: make bench-compare BASE=<commit>"; exit 2; }
+	$(BIN)/python -m bench.compare --base $(BASE) --rounds $(ROUNDS) $(if $(MEASURES),--measures $(MEASURES)) $(if $(SCALE),--scale $(SCALE))
