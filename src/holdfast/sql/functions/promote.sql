@@ -22,6 +22,7 @@ declare
   due_from timestamptz := (select w.promote_from from holdfast.writer_watch w);
   due uuid[];
   more boolean;
+  fired boolean := false;
   next_tick timestamptz;
   next_at timestamptz;
 begin
@@ -37,6 +38,7 @@ begin
   if next_tick <= now_at then
     begin
       next_tick := now_at + holdfast.fire();
+      fired := true;
     exception when others then
       next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops it
       perform holdfast.note_duty('fire', sqlerrm);
@@ -61,6 +63,9 @@ begin
     end if;
     more := cardinality(due) = promote.amount;
     perform holdfast.note_done('promote', now_at);
+    if fired then -- under this lock, because those who fire at the same time must not wait for each other
+      perform holdfast.note_done('fire', now_at);
+    end if;
   end if;
   select j.run_at into next_at
   from holdfast.live j

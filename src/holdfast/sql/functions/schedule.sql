@@ -488,7 +488,6 @@ begin
     end;
   end loop;
   next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
-  perform holdfast.note_done('fire', now_at);
   more := more or behind or clock_timestamp() > deadline;
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
