@@ -9,6 +9,7 @@
     │   ├── BadValue           HF008  a value is out of its range
     │   ├── IdConflict         HF007  the id was used for another job
     │   ├── PayloadTooLarge    HF004
+    │   ├── TooManyLanes       HF019  the queue has as many lanes as it may have
     │   ├── UnknownMethod      with the line to write instead
     │   ├── UnknownOption      with a suggestion
     │   └── UnknownTask        with a suggestion
@@ -147,6 +148,15 @@ class PayloadTooLarge(BadInput):
 
     sqlstate = "HF004"
     size: int | None = None
+    limit: int | None = None
+
+
+class TooManyLanes(BadInput):
+    """The queue has as many lanes as its `lane_limit` allows. Put what differs into the payload."""
+
+    sqlstate = "HF019"
+    queue: str | None = None
+    lanes: int | None = None
     limit: int | None = None
 
 

@@ -44,6 +44,14 @@ LOCK_TIMEOUT = timedelta(seconds=1)
 PATIENCE = timedelta(minutes=1)
 _POLL = timedelta(milliseconds=50)
 _LOCK = int.from_bytes(b"holdfast")
+# The heads are moved under a lock on lanes and then on jobs. A migration that needs both takes them in this
+# order, or it may end in a deadlock.
+_LANES_FIRST = """\
+do $$ begin
+  if to_regclass('holdfast.lane') is not null then
+    lock table holdfast.lane in share mode;
+  end if;
+end $$"""
 
 
 class MigrationFailed(NotReady):
@@ -202,6 +210,8 @@ def _perform(
     _execute(conn, _as_owner("local"))
     missing = plan.todo(installed(conn))
     todo = [file for file in step if file in missing]
+    if any(file.with_functions for file in todo):
+        _execute(conn, _LANES_FIRST)
     for file in todo:
         if file.transactional:
             _run(conn, file)
@@ -273,6 +283,8 @@ def _script(plan: Plan, step: Sequence[File]) -> str:
     if all(file.transactional for file in step):
         opening = f"begin;\n{_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({_LOCK});"
         opening += f"\n{_as_owner('local')}"
+        if any(file.with_functions for file in step):
+            opening += f"\n{_LANES_FIRST};"
         ending = "commit;"
     else:
         stop = "\\set ON_ERROR_STOP on"

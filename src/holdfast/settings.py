@@ -23,6 +23,7 @@ class SettingKeywords(TypedDict, total=False):
     """
 
     payload_limit: int | None
+    lane_limit: int | None
     max_attempts: int | None
     retry_base: Duration | None
     retry_factor: float | None

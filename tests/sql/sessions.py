@@ -32,12 +32,15 @@ delete from holdfast.waiter; delete from holdfast.death;
 delete from holdfast.used_id; delete from holdfast.schedule; delete from holdfast.schedule_tick;
 delete from holdfast.duty; delete from holdfast.swept; delete from holdfast.exported;
 delete from holdfast.stat_delta; delete from holdfast.stat;
-delete from holdfast.locker; delete from holdfast.writer_watch; delete from holdfast.audit;
+delete from holdfast.locker; delete from holdfast.writer_watch; delete from holdfast.lane_watch;
+delete from holdfast.lane_activity; delete from holdfast.retired_lane;
+delete from holdfast.audit;
 delete from holdfast.retry_policy;
 delete from holdfast.access; delete from holdfast.queue where name <> '*';
 update holdfast.queue
-set paused_at = null, payload_limit = 262144, max_attempts = 3, retry_base = '1 minute', retry_factor = 2,
-  retry_cap = '1 hour', retry_jitter = 0.1, retention = '30 days', dead_retention = '365 days',
+set paused_at = null, payload_limit = 262144, lane_limit = 10000, max_attempts = 3,
+  retry_base = '1 minute', retry_factor = 2, retry_cap = '1 hour', retry_jitter = 0.1,
+  retention = '30 days', dead_retention = '365 days',
   disposal = 'drop', waiting_warning = null, waiting_critical = null, age_warning = '1 minute',
   age_critical = '10 minutes', failures_warning = 0.25, failures_critical = 0.75, worker_expected = true,
   payload_visible = true, redacted = '{password,passwd,secret,token,api_key,authorization}';

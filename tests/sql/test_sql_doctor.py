@@ -233,6 +233,36 @@ def test_duties_that_fail_or_that_nobody_does_are_found(sql, found):
     assert found("duties") == []
 
 
+def test_a_queue_that_has_nearly_all_its_lanes_is_found(sql, found):
+    sql.rows("configure", queue="mail", settings='{"lane_limit": 5}')
+    for task in ("a", "b", "c"):
+        sql.enqueue(task, queue="mail")
+    assert found("lanes") == []
+    sql.enqueue("d", queue="mail")
+    warning = one(found("lanes"))
+    assert warning.severity == "warning"
+    assert warning.detail == {"queue": "mail", "lanes": 4, "limit": 5}
+    assert "lane_limit=10" in warning.remedy
+
+
+def test_very_many_lanes_are_found(sql, found):
+    sql(
+        "insert into holdfast.lane (queue, priority, task) "
+        "select 'q' || n % 10, 100, 't' || n from generate_series(1, 20001) n"
+    )
+    assert one(found("lanes")).detail == {"lanes": 20001}
+
+
+def test_jobs_without_a_lane_are_found(sql, found):
+    sql.enqueue("a")
+    sql.enqueue("b", queue="q")
+    assert found("lanes") == []
+    sql("delete from holdfast.lane where queue = 'q'")
+    critical = one(found("lanes"))
+    assert critical.severity == "critical"
+    assert "of task b" in critical.finding
+
+
 def test_heads_that_do_not_move_and_jobs_behind_one_are_found(sql, found):
     sql.enqueue()
     sql("update holdfast.lane set head = 5000, safe_head = 5000")

@@ -64,6 +64,7 @@ def test_a_field_that_the_class_does_not_have_is_a_programming_error():
         ("HF008", "BadValue"),
         ("HF009", "WrongIsolation"),
         ("HF010", "IllegalTransition"),
+        ("HF019", "TooManyLanes"),
     ],
 )
 def test_each_of_our_codes_has_its_class(code, name):

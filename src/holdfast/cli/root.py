@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.output import clean
 from holdfast.cli.settings import common_options
-from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, nearest
+from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, TooManyLanes, nearest
 
 COMMANDS = {
     "Begin": {
@@ -131,7 +131,9 @@ class Root(click.Group):
             return super().invoke(ctx)
         except HoldfastError as error:
             # What an id was used for, and how large a payload may be, is the database's to say.
-            bad = isinstance(error, BadInput) and not isinstance(error, IdConflict | PayloadTooLarge)
+            bad = isinstance(error, BadInput) and not isinstance(
+                error, IdConflict | PayloadTooLarge | TooManyLanes
+            )
             raise (BadUsage if bad else Failure)(error.message, error.hint) from error
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)

@@ -178,7 +178,8 @@ returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select greatest(500 + 5 * (select count(*) from holdfast.lane), pg_stat_get_dead_tuples('holdfast.lane'::regclass))
+  select greatest(
+    500 + 5 * pg_stat_get_live_tuples('holdfast.lane'::regclass), pg_stat_get_dead_tuples('holdfast.lane'::regclass))
 $$;
 comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
 

@@ -59,17 +59,22 @@ begin
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
 
+  if claim.tasks is null then
+    claim.tasks := case
+      when claim.queues is null then array(select distinct l.task from holdfast.lane l where l.id > 0)
+      else array(select distinct l.task from holdfast.lane l where l.queue = any(claim.queues))
+    end;
+  end if;
+
   -- Nothing about the worker is asked before a statement that locks `live`: see look_after_gone().
   --
   -- A few are asked for and one lane alone has work, as nearly always when a worker was
   -- woken: then all is one statement, which takes an eighth less time than those below.
   return query
     with lanes as materialized (
-      -- Not among very many, which would be looked into once more below.
       select l.*
       from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
       where claim.amount <= 100
-        and (select count(*) from (select from holdfast.lane limit 33) n) < 33
       limit 2
     )
     update holdfast.live j
@@ -258,7 +263,12 @@ returns table (id integer, queue text, priority smallint, kind smallint, first b
 language sql stable
 as $$
   select l.id, l.queue, l.priority, l.kind, first.seq
-  from holdfast.lane l
+  from (
+    -- Either by an index: what is not asked for costs nothing, however many lanes others have.
+    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and l.queue = any(lanes_at_work.queues)
+    union all
+    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and lanes_at_work.queues is null
+  ) l
   cross join lateral (
     select j.seq
     from holdfast.live j
@@ -268,9 +278,7 @@ as $$
     order by j.seq
     limit 1
   ) first
-  where (lanes_at_work.queues is null or l.queue = any(lanes_at_work.queues))
-    and (lanes_at_work.tasks is null or l.task = any(lanes_at_work.tasks))
-    and (lanes_at_work.above is null or l.priority > lanes_at_work.above)
+  where (lanes_at_work.above is null or l.priority > lanes_at_work.above)
     and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
 $$;
 comment on function holdfast.lanes_at_work(text[], text[], integer) is 'The lanes that have jobs to claim, and the place of the first one.';
@@ -295,27 +303,29 @@ declare
   glance integer;
 begin
   -- At most this far: so many lanes have a job up to here, or the lane with the oldest job has so many.
-  select least(
-    furthest,
-    (select f from unnest(firsts) f order by f offset amount - 1 limit 1),
-    (
-      select j.seq
-      from (select l.id, l.first from unnest(lanes, firsts) l (id, first) order by l.first limit 1) l
-      cross join lateral (
+  with bound as materialized (
+    select least(
+      furthest,
+      (select f from unnest(firsts) f order by f offset amount - 1 limit 1),
+      (
         select j.seq
-        from holdfast.live j
-        where j.lane_id = l.id
-          and j.state = 'pending'
-          and j.seq >= l.first
-        order by j.seq
-        offset amount - 1
-        limit 1
-      ) j
-    ))
-  into cut;
-  select array_agg(l.id), array_agg(l.first) into ids, starts
-  from unnest(lanes, firsts) l (id, first)
-  where l.first <= cut;
+        from (select l.id, l.first from unnest(lanes, firsts) l (id, first) order by l.first limit 1) l
+        cross join lateral (
+          select j.seq
+          from holdfast.live j
+          where j.lane_id = l.id
+            and j.state = 'pending'
+            and j.seq >= l.first
+          order by j.seq
+          offset amount - 1
+          limit 1
+        ) j
+      )) as place
+  )
+  select b.place, array_agg(l.id), array_agg(l.first) into cut, ids, starts
+  from bound b
+  join unnest(lanes, firsts) l (id, first) on l.first <= b.place
+  group by b.place;
   if cardinality(ids) = 1 then
     return cut;
   end if;

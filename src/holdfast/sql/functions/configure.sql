@@ -27,6 +27,8 @@ as $$
     ('dead_retention', 'duration', '0', '1000 years', 'forever', false, '"365 days"', 'how long dead letters are kept'),
     ('disposal', 'choice', 'drop, archive, export', null, null, true, '"drop"',
      'what becomes of a day past the longest retention: drop it, move it to the schema holdfast_archive, or keep it until it was exported'),
+    ('lane_limit', 'integer', '1', '1000000', null, false, '10000',
+     'how many lanes the queue may have: one for each task and each priority'),
     ('waiting_warning', 'integer', '0', '9223372036854775807', 'never', false, 'null', 'more jobs waiting than this are a warning'),
     ('waiting_critical', 'integer', '0', '9223372036854775807', 'never', false, 'null', 'more jobs waiting than this are critical'),
     ('age_warning', 'duration', '0', '1000 years', 'never', false, '"1 min"', 'a job that waits for longer is a warning'),

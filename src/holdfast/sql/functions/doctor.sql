@@ -18,7 +18,7 @@ declare
   checks constant text[] := '{
     version, settings, timeouts, connections, snapshots, prepared, long_transactions, blocked, notifications, wraparound,
     indexes, triggers, vacuum, size, sequences, partitions, statements,
-    duties, heads, workers, unserved, dead_letters, payloads, attempts, volume,
+    duties, heads, lanes, workers, unserved, dead_letters, payloads, attempts, volume,
     rights, test_clock}';
   now_at timestamptz := holdfast.clock();
   found_any boolean;

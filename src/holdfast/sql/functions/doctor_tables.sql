@@ -9,7 +9,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   with wanted (name, of) as (values
     ('job_pkey', 'live'), ('job_pending', 'live'), ('job_due', 'live'), ('job_held', 'live'),
-    ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('running_pkey', 'running'), ('queue_pkey', 'queue'),
+    ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('lane_by_task', 'lane'), ('running_pkey', 'running'), ('queue_pkey', 'queue'),
     ('worker_pkey', 'worker'), ('worker_asleep', 'worker'), ('finished_id', 'finished'),
     ('dead_letter_pkey', 'dead_letter'), ('dead_letter_time', 'dead_letter'), ('dead_letter_queue', 'dead_letter'),
     ('attempt_error_job', 'attempt_error'), ('attempt_error_time', 'attempt_error'),

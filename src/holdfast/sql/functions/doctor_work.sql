@@ -147,6 +147,58 @@ as $$
 $$;
 comment on function holdfast.doctor_heads(timestamptz) is 'Heads that do not move, and jobs behind one.';
 
+create or replace function holdfast.doctor_lanes(now_at timestamptz)
+returns table (severity text, finding text, remedy text, detail jsonb)
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select
+    'warning',
+    format('Queue %s has %s lanes of the %s that it may have. Then jobs of a new task or priority are refused.', q.queue, q.lanes, q.lane_limit),
+    format('Put what differs from job to job into the payload, not into the name of the task or the priority; or raise the limit: '
+      'holdfast queue configure %s lane_limit=%s', q.queue, 2 * q.lane_limit),
+    jsonb_build_object('queue', q.queue, 'lanes', q.lanes, 'limit', q.lane_limit)
+  from (
+    select l.queue, count(*) as lanes, holdfast.lane_limit(l.queue)::bigint as lane_limit
+    from holdfast.lane l
+    where l.kind = 0 and not exists (select from holdfast.retired_lane r where r.lane_id = l.id)
+    group by l.queue
+  ) q
+  where q.lanes >= 0.8 * q.lane_limit
+  union all
+  select
+    'warning',
+    format('There are %s lanes. Claims look only into those that they ask for, but the duties go through all of them.',
+      ltrim(to_char(count(*), '999G999G999G990'))),
+    'Use fewer tasks, priorities or queues. Empty lanes are removed when the transactions that were open have ended: see long_transactions and prepared.',
+    jsonb_build_object('lanes', count(*))
+  from holdfast.lane l
+  having count(*) > 20000
+  union all
+  -- From one lane to the next in the index, not through all jobs.
+  select
+    'critical',
+    format('Jobs wait in a lane that does not exist, so no claim finds them: the first is %s, of task %s.', min(j.id::text), min(j.task)),
+    'Has somebody deleted from holdfast.lane? Read the jobs from holdfast.live, enqueue them again, and ask the owner to delete those rows.',
+    jsonb_build_object('lanes', count(*))
+  from (
+    with recursive lanes (id) as (
+      (select j.lane_id from holdfast.live j where j.state = 'pending' order by j.lane_id limit 1)
+      union all
+      select (select j.lane_id from holdfast.live j where j.state = 'pending' and j.lane_id > n.id order by j.lane_id limit 1)
+      from lanes n
+      where n.id is not null
+    )
+    select n.id from lanes n where n.id is not null
+  ) n
+  cross join lateral (
+    select j.id, j.task from holdfast.live j where j.lane_id = n.id and j.state = 'pending' order by j.seq limit 1
+  ) j
+  where not exists (select from holdfast.lane l where l.id = n.id)
+  having count(*) > 0
+$$;
+comment on function holdfast.doctor_lanes(timestamptz) is 'Queues that have nearly as many lanes as they may, very many lanes, and jobs without one.';
+
 create or replace function holdfast.doctor_workers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
 language sql stable

@@ -75,6 +75,7 @@ begin
       and l.task = enqueue.task
       and l.priority = enqueue.priority
       and l.kind = 0
+      and not exists (select from holdfast.retired_lane r where r.lane_id = l.id)
       and (attempts is not null or l.policies_seen = (select w.changes from holdfast.policy_watch w))
     limit 1
     -- Whether they sleep for this queue and task is asked only if anybody does:

@@ -1,4 +1,4 @@
--- holdfast: after notify
+-- holdfast: after notify, retire
 -- The database itself refuses what must never happen to a job, whoever asks:
 -- an illegal change of state, a place in a lane that a head may have passed, a
 -- row that vanishes other than through our functions.
@@ -65,6 +65,11 @@ begin
   where n.seq < o.seq
     or (n.seq = o.seq and n.state = 'pending' and (o.state <> 'pending' or o.lane_id <> n.lane_id));
   perform holdfast.refuse_broken(n) from after n;
+  perform holdfast.refuse_lane(n.id)
+  from before o
+  join after n on n.id = o.id
+  where n.lane_id <> o.lane_id
+    and not exists (select from holdfast.lane l where l.id = n.lane_id and holdfast.takes_jobs(l.id));
   return null;
 end
 $$;
@@ -270,7 +275,8 @@ begin
   from holdfast.lane l
   cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = welcome.lane_id
-    and l.kind = 0;
+    and l.kind = 0
+    and holdfast.takes_jobs(l.id);
   if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then
     return false;
   end if;
@@ -299,6 +305,20 @@ end
 $$;
 comment on function holdfast.refuse_birth(uuid, text) is 'Raise the error for a job that does not begin at the beginning.';
 
+create or replace function holdfast.refuse_lane(id uuid)
+returns void
+language plpgsql immutable
+as $$
+begin
+  raise exception using
+    errcode = 'HF008',
+    message = format('job %s names a lane that is not a lane of its task', refuse_lane.id),
+    detail = jsonb_build_object('field', 'lane_id', 'value', null),
+    hint = 'Take lane_id from holdfast.lane(queue, priority, task) in the same transaction: an empty lane is removed after some minutes.';
+end
+$$;
+comment on function holdfast.refuse_lane(uuid) is 'Raise the error for a job in a lane that is gone, or is not for it.';
+
 -- Raise what is wrong with a new job, if anything is.
 create or replace function holdfast.refuse_arrival(new holdfast.job)
 returns void
@@ -317,13 +337,10 @@ begin
   select l.task, l.queue, holdfast.payload_limit(l.queue) as payload_limit into place
   from holdfast.lane l
   where l.id = new.lane_id
-    and l.kind = 0;
+    and l.kind = 0
+    and holdfast.takes_jobs(l.id);
   if not found or place.task <> new.task then
-    raise exception using
-      errcode = 'HF008',
-      message = format('job %s names a lane that is not a lane of its task', new.id),
-      detail = jsonb_build_object('field', 'lane_id', 'value', null),
-      hint = 'Take lane_id from holdfast.lane(queue, priority, task).';
+    perform holdfast.refuse_lane(new.id);
   end if;
   perform holdfast.check_queue(place.queue);
   if octet_length(new.payload::text) > place.payload_limit then

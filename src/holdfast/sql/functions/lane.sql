@@ -2,8 +2,11 @@
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
 -- There is no unique key and no lock: when two open transactions are both the
--- first to use a lane, each makes a row and both are served. Lanes are few and
--- are never removed while a job could still name them.
+-- first to use a lane, each makes a row and both are served. A lane is removed when
+-- it has been empty for a while and no transaction can still name it: see retire.sql.
+--
+-- A queue has only so many lanes, since claims look into each that has work. Returned
+-- and suspect jobs always have one.
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
 language plpgsql volatile security definer
@@ -18,6 +21,7 @@ begin
     and l.task = lane.task
     and l.priority = lane.priority
     and l.kind = lane.kind
+    and not exists (select from holdfast.retired_lane r where r.lane_id = l.id)
   order by l.id
   limit 1;
   if found then
@@ -27,6 +31,9 @@ begin
   perform holdfast.check_queue(lane.queue);
   perform holdfast.check_name('task', lane.task);
   perform holdfast.check_priority(lane.priority);
+  if lane.kind = 0 then
+    perform holdfast.check_lanes(lane.queue, lane.priority, lane.task);
+  end if;
   -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
   insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
   values (
@@ -34,11 +41,41 @@ begin
     holdfast.max_attempts(lane.task, lane.queue), (select w.changes from holdfast.policy_watch w)
   )
   returning id into found_id;
+  insert into holdfast.lane_activity (lane_id, at) values (found_id, holdfast.clock());
   return found_id;
 end
 $$;
 comment on function holdfast.lane(text, integer, text, integer) is
   'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in lane_id.';
+
+-- Two that come at once may both be let in: the limit is not exact.
+create or replace function holdfast.check_lanes(queue text, priority integer, task text)
+returns void
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+  lane_limit constant integer := holdfast.lane_limit(check_lanes.queue);
+  lanes bigint;
+begin
+  select count(*) into lanes
+  from holdfast.lane l
+  where l.queue = check_lanes.queue
+    and l.kind = 0
+    and not exists (select from holdfast.retired_lane r where r.lane_id = l.id);
+  if lanes >= lane_limit then
+    raise exception using
+      errcode = 'HF019',
+      message = format('queue %s has %s lanes, and its lane_limit is %s: there is none for task %s at priority %s',
+        check_lanes.queue, lanes, lane_limit, check_lanes.task, check_lanes.priority),
+      detail = jsonb_build_object('queue', check_lanes.queue, 'lanes', lanes, 'limit', lane_limit),
+      hint = format('Each task and each priority takes a lane: put what differs from job to job into the payload. '
+        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue configure %s lane_limit=%s',
+        check_lanes.queue, 2 * lane_limit::bigint);
+  end if;
+end
+$$;
+comment on function holdfast.check_lanes(text, integer, text) is 'Refuse a new lane in a queue that has as many as it may have.';
 
 -- The lane of the same queue, priority and task but of another kind.
 create or replace function holdfast.sibling(lane_id integer, kind integer)

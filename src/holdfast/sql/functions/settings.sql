@@ -12,6 +12,19 @@ end
 $$;
 comment on function holdfast.payload_limit(text) is 'How many bytes of JSON a payload of this queue may have.';
 
+create or replace function holdfast.lane_limit(queue text)
+returns integer
+language plpgsql stable
+as $$
+begin
+  return coalesce(
+    (select q.lane_limit from holdfast.queue q where q.name = lane_limit.queue),
+    (select q.lane_limit from holdfast.queue q where q.name = '*'),
+    10000);
+end
+$$;
+comment on function holdfast.lane_limit(text) is 'How many lanes of fresh jobs this queue may have.';
+
 -- First found wins: the call, the task's policy, the queue, the default.
 create or replace function holdfast.max_attempts(task text, queue text)
 returns integer

@@ -88,6 +88,15 @@ begin
       select n.lane, l.queue, l.task
       from (select distinct g.lane from grouped g) n
       cross join lateral (select l.queue, l.task from holdfast.lane l where l.id = n.lane offset 0) l
+    ),
+    -- So that the lane is not removed when it is empty for a moment.
+    noted as (
+      insert into holdfast.lane_activity (lane_id, at)
+      select n.lane, holdfast.clock()
+      from lanes n
+      where not exists (
+        select from holdfast.lane_activity a where a.lane_id = n.lane and a.at >= holdfast.clock() - interval '5 minutes' offset 0)
+      on conflict (lane_id) do update set at = excluded.at
     )
     insert into holdfast.stat (
       span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, run_seconds, waits, runs

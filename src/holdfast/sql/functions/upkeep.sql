@@ -129,8 +129,9 @@ begin
   done := done + amount;
 
   -- One that fails stops no other, and undoes nothing of the above.
-  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions}'::text[] loop
+  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes}'::text[] loop
     continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, '5 minutes', now_at);
+    continue when part = 'retire_lanes' and holdfast.rests(part, upkeep.rest, 100, '15 minutes', now_at);
     begin
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
@@ -139,6 +140,7 @@ begin
         when 'forget_finished' then holdfast.forget_finished(now_at)
         when 'forget_stats' then holdfast.forget_stats(now_at)
         when 'check_heads' then holdfast.check_heads()
+        when 'retire_lanes' then holdfast.retire_lanes(now_at)
         when 'settle_lanes' then holdfast.settle_lanes()
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
