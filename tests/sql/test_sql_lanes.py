@@ -294,7 +294,7 @@ def test_many_lanes_in_other_queues_cost_a_claim_nothing(sql):
     few = [blocks(**ask) for ask in asks]
     sql(
         "insert into holdfast.lane (queue, priority, task) "
-        "select 'theirs' || n % 7, 100, 'other' || n from generate_series(1, 20000) n"
+        "select 'theirs' || n % 7, 100, 'other' || n from generate_series(1, 100000) n"
     )
     sql("analyze holdfast.lane")
     for ask, before in zip(asks, few, strict=True):

@@ -42,9 +42,6 @@ REST = 0.005
 STREAM = 0.25
 # How long after the last urgent job another one is expected.
 ALERT = 1.0
-# To look for a task costs the server 5 to 10 µs: of more than this, not all are looked for each time.
-MANY_TASKS = 64
-FULL_LOOK_SECONDS = 0.05
 # How long the worker's pace is measured: shorter spells say little, except at first, and of many jobs.
 SPELL = 0.1
 FIRST_SPELL = 0.002
@@ -73,7 +70,7 @@ class Claimer:
         self._session = session
         self._hands = hands
         self._queues = queues
-        self._lookout = Lookout(tasks)
+        self._tasks = tasks
         self._concurrency = concurrency
         self._poll_interval = min(poll_interval, PROOF_SECONDS) if listens else poll_interval
         self._listens = listens
@@ -147,11 +144,9 @@ class Claimer:
             # Before the look: when none is open any more, it sees what they have committed.
             self._may_come = await self._session.run(calls.sleep(self.worker))
         rested = self._asleep and self._hungry and time.monotonic() - self._rested_at > REST
-        tasks = self._lookout.tasks()
-        jobs = await self._claim(tasks, amount)
-        self._lookout.found(jobs, amount)
+        jobs = await self._claim(amount)
         self._others = jobs[-1].priority if jobs else self._others
-        self._drained = self._lookout.full and len(jobs) < amount and not (jobs and jobs[-1].suspect)
+        self._drained = len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
             self._begin_or_go_on()
             if (hinted and jobs[0].priority > jobs[-1].priority) or self._follows_lone(jobs[-1]):
@@ -161,8 +156,6 @@ class Claimer:
                 self._lone, self._lone_at = jobs[0].priority, self._took_at
                 return self._nap()
             await self._wake_only_above(jobs[-1].priority)
-            return 0.0
-        if not self._lookout.full:
             return 0.0
         self._hungry = True
         if self._listens and not self._asleep:
@@ -190,7 +183,7 @@ class Claimer:
     async def _fetch_urgent(self, above: int) -> bool:
         """Claim what goes before the others, and nothing else; whether there was any."""
         room = self._room_above(above)
-        jobs = await self._claim(self._lookout.all, room, above=above) if room > 0 else []
+        jobs = await self._claim(room, above=above) if room > 0 else []
         if jobs:
             self._urgent_at = time.monotonic()
         return bool(jobs)
@@ -242,11 +235,11 @@ class Claimer:
             for job in self._hands.surplus(self._prefetch):
                 self._give_back(job)
 
-    async def _claim(self, tasks: list[str], amount: int, *, above: int | None = None) -> list[Claimed]:
+    async def _claim(self, amount: int, *, above: int | None = None) -> list[Claimed]:
         lease, worker, begun = self._lease or str(uuid4()), self.worker, time.monotonic()
         self._lease = ""
         claim = calls.claim(
-            worker=worker, lease=lease, queues=self._queues, tasks=tasks, amount=amount, above=above
+            worker=worker, lease=lease, queues=self._queues, tasks=self._tasks, amount=amount, above=above
         )
         self._hands.in_flight.add(lease)
         try:
@@ -293,33 +286,6 @@ class Claimer:
         # Somebody may have inserted before we fell asleep, and will commit without a notification.
         pause, self._poll = self._poll, min(self._poll * 2, LAST_POLL)
         return min(pause, self._poll_interval)
-
-
-class Lookout:
-    """Which tasks to look for: all of them, or of very many those that had more work than could be taken.
-
-    All of them every 50 ms at least, and as soon as there is less to take than was asked for: so nothing
-    urgent waits for long, and that there is no more work follows from a full look alone.
-    """
-
-    def __init__(self, tasks: list[str]) -> None:
-        self.full = True
-        self.all = tasks
-        self._busy: list[str] = []
-        self._full_at = 0.0
-
-    def tasks(self) -> list[str]:
-        now = time.monotonic()
-        self.full = not self._busy or now - self._full_at > FULL_LOOK_SECONDS
-        if self.full:
-            self._full_at = now
-        return self.all if self.full else self._busy
-
-    def found(self, jobs: list[Claimed], amount: int) -> None:
-        if len(jobs) < amount:
-            self._busy = []
-        elif self.full and len(self.all) > MANY_TASKS:
-            self._busy = list({job.task for job in jobs})
 
 
 class Rate:

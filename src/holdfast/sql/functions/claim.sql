@@ -12,10 +12,8 @@
 -- never below one job. Who has enough to do may ask for what goes before it alone:
 -- for jobs `above` a priority.
 --
--- To look into a lane costs 5 to 10 µs, into a thousand more than all the rest:
--- a consumer of very many tasks asks for those that had work lately, and for all
--- of them now and then, and before it sleeps. The plans are pinned, because a
--- never-analyzed table or an eager JIT costs 4 to 40 times.
+-- To look into a lane costs 2 to 5 µs. Lanes that are not asked for cost nothing. The
+-- plans are pinned, because a never-analyzed table or an eager JIT costs 4 to 40 times.
 drop function if exists holdfast.claim(uuid, uuid, text[], text[], integer); -- without a priority
 create or replace function holdfast.claim(
   worker uuid default null,
@@ -61,8 +59,11 @@ begin
 
   if claim.tasks is null then
     claim.tasks := case
-      when claim.queues is null then array(select distinct l.task from holdfast.lane l where l.id > 0)
-      else array(select distinct l.task from holdfast.lane l where l.queue = any(claim.queues))
+      when claim.queues is null then array(select l.task from holdfast.lane l where l.id > 0)
+      else array(
+        select l.task
+        from unnest(claim.queues) q (name)
+        cross join lateral (select l.task from holdfast.lane l where l.queue = q.name offset 0) l)
     end;
   end if;
 
