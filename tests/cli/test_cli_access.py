@@ -13,10 +13,10 @@ from holdfast.errors import HoldfastError
 
 def test_roles_are_made_and_kept_to_queues(holdfast, holdfast_dsn, login, tmp_path):
     assert "select holdfast.create_roles();" in holdfast("migrate", "--roles", "--print").out
-    said = holdfast("migrate", "--roles").out
-    assert said.startswith(
-        "holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator have their rights"
+    rights = (
+        "holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator have their rights there."
     )
+    assert rights in holdfast("migrate", "--roles").out.splitlines()
     assert holdfast("migrate", "--roles", "--json").json["roles"][0] == "holdfast_producer"
     dsn = login("viewer", "operator")
     role = conninfo_to_dict(dsn)["user"]

@@ -47,7 +47,7 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
 
 @pytest.mark.parametrize("how", ["waits", "burns"])
 def test_children_do_not_outlive_a_worker_that_was_killed(hf: Holdfast, crew, pipe: Pipe, how):
-    worker = crew(concurrency=3)
+    worker = crew(concurrency=3, max_isolated=3)
     for _ in range(3):
         hf.enqueue("alone", {"pipe": pipe.path, "how": how})
     pids = set(pipe.lines(3))
