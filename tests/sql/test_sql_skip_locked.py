@@ -186,3 +186,17 @@ def test_a_worker_disowns_what_nobody_has_locked(impatient, other, clock):
         assert impatient.value("disown", **unknown) == 2
         assert impatient.state(jobs[0].id) == "claimed"
     assert impatient.value("disown", **unknown) == 1
+
+
+@pytest.mark.parametrize("outcome", ["failed", "snoozed", "released", "interrupted"])
+def test_a_report_that_is_repeated_after_another_claim_took_the_job_is_accepted(sql, outcome):
+    """Its reply was lost. Nobody has locked the job, so the worker must not try again until the job ends."""
+    sql.enqueue()
+    job = sql.claim_one()
+    delays = {"delays": ["0 seconds"]} if outcome in {"failed", "snoozed"} else {}
+    assert sql.finish([job], outcome, **delays, skip_locked=True) == []
+    sql.value("promote")
+    again = sql.claim_one()
+    assert again.id == job.id
+    assert sql.finish([job], outcome, **delays, skip_locked=True) == []
+    assert sql.finish([again], skip_locked=True) == []

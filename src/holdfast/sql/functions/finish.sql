@@ -217,7 +217,8 @@ begin
       from unnest(ids, shown, outcomes) r (id, lease, outcome)
       cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
       where v.sqlstate is not null
-        or (skip_locked and v.state = 'claimed'); -- still held, so it was skipped
+        -- Still held under this lease, so it was skipped. A repeated report is accepted also while another claim holds the job.
+        or (skip_locked and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
   end if;
 end
 $$;
