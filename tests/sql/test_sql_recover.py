@@ -146,6 +146,20 @@ def test_two_outages_with_a_single_look_between_them_judge_nobody(sql, watch, cl
     assert sql.finish(jobs) == []
 
 
+def test_a_claim_that_stays_open_after_an_outage_keeps_nobody_from_looking(
+    sql, other, watch, clock, worker_with
+):
+    consumer, _ = worker_with(1)
+    dead, jobs = worker_with(1)
+    watch(10, consumer, dead)
+    clock.advance(seconds=40)
+    with other.transaction():
+        other.claim(worker=consumer)  # a sign of life: it locks the worker's row
+        assert watch(LEASE - 5) == 0
+        assert watch(15) == 1
+        assert sql.state(jobs[0].id) == "pending"
+
+
 def test_an_outage_is_measured_by_each_workers_own_lease(sql, watch, clock, look, worker_with):
     short, its = worker_with(1, lease_time="2 seconds")
     long, theirs = worker_with(1, lease_time="10 minutes")
@@ -171,6 +185,20 @@ def test_a_clock_that_jumps_judges_nobody(sql, watch, clock, look, worker_with):
     sql.value("heartbeat", worker=jobs[0].worker)
     assert watch(20, jobs[0].worker) == 0
     assert sql.finish(jobs) == []
+
+
+@pytest.mark.parametrize("every", [5, 60])
+def test_a_worker_that_died_before_the_clock_was_set_back_loses_its_jobs_all_the_same(
+    sql, watch, clock, worker_with, every
+):
+    dead, jobs = worker_with(1)
+    alive, kept = worker_with(1)
+    watch(4 * every, dead, alive, every=every)
+    clock.advance(hours=-2)
+    assert watch(LEASE - 5, alive) == 0
+    assert watch(6 * every, alive, every=every) == 1
+    assert sql.state(jobs[0].id) == "pending"
+    assert sql.finish(kept) == []
 
 
 def test_looks_from_cron_once_a_minute_recover_too(sql, watch, worker_with):

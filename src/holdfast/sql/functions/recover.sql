@@ -191,12 +191,19 @@ declare
 begin
   select d.looks into looks from holdfast.duty d where d.name = 'recover';
   usual := coalesce(least(looks[1] - looks[2], looks[2] - looks[3]), interval '0');
+  -- If the clock was set back, the last sign of life lies in the future: a worker that died would be taken for alive
+  -- until then.
   update holdfast.worker w
-  set graced_at = now_at
-  where w.lost_at is null
-    and w.left_at is null
-    -- Only who would be judged by this silence.
-    and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + w.lease_time / 2);
+  set graced_at = now_at, heartbeat_at = least(w.heartbeat_at, now_at)
+  where w.id in (
+    select s.id
+    from holdfast.worker s
+    where s.lost_at is null
+      and s.left_at is null
+      -- Only who would be judged by this silence.
+      and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + s.lease_time / 2)
+    -- Who is locked is just being heard of. A claim may stay open for long, and must not end all looks.
+    for update skip locked);
   insert into holdfast.duty (name, looks)
   values ('recover', array[now_at])
   on conflict (name) do update
