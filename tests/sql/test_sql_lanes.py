@@ -299,3 +299,31 @@ def test_many_lanes_in_other_queues_cost_a_claim_nothing(sql):
     sql("analyze holdfast.lane")
     for ask, before in zip(asks, few, strict=True):
         assert blocks(**ask) <= 1.5 * before + 10, ask
+
+
+def test_a_lane_that_is_retired_between_two_looks_of_an_enqueue_is_replaced(
+    sql, other, connect, background, emptied
+):
+    sql("update holdfast.policy_watch set changes = changes + 1")  # the first look does not believe the lane
+    producer = connect()
+    with other.transaction():
+        other("lock table holdfast.retry_policy")  # which is read between the looks
+        enqueued = background(lambda: producer.enqueue("a"))
+        sql.until(lambda: sql.is_waiting(producer))
+        sql("select holdfast.retire_lanes(holdfast.clock())")
+        assert sql("select lane_id from holdfast.retired_lane") == [(emptied,)]
+    assert served(sql, enqueued())
+
+
+def test_the_search_for_empty_lanes_rests_a_hundred_times_as_long_as_it_took(sql, emptied, clock):
+    steps = "select (select count(*) from holdfast.retired_lane), (select count(*) from holdfast.lane_watch)"
+    sql.value("upkeep", rest="0 seconds")
+    assert sql(steps) == [(1, 0)]
+    took = "update holdfast.duty set looks[2] = looks[1] - interval '6 seconds' where name = 'retire_lanes'"
+    sql(took)
+    clock.advance(minutes=9)
+    sql.value("upkeep", rest="0 seconds")
+    assert sql(steps) == [(1, 0)]
+    clock.advance(minutes=2)
+    sql.value("upkeep", rest="0 seconds")
+    assert sql(steps) == [(1, 1)]

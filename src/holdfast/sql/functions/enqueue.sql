@@ -66,7 +66,7 @@ begin
   -- one costs tens of microseconds. It is one
   -- for another reason too: it has the lock on `live` before it looks who sleeps, so
   -- that whoever falls asleep meanwhile sees either the lock or the notification.
-  for look in 1..2 loop
+  for look in 1..3 loop
     insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts), due_at, now_at
@@ -87,7 +87,8 @@ begin
       exists (select from holdfast.access)
     into asleep, guarded;
     exit when found;
-    -- It is the first of its lane, or the lane has not seen the latest policies.
+    -- It is the first of its lane, or the lane has not seen the latest policies. The lane that is found
+    -- here may be retired before the next look. Then a new one is made, which nobody can retire.
     perform holdfast.lane(enqueue.queue, enqueue.priority, enqueue.task);
     attempts := coalesce(attempts, holdfast.max_attempts(enqueue.task, enqueue.queue));
   end loop;

@@ -24,6 +24,7 @@ declare
   amount integer;
   orphans uuid[];
   part text;
+  part_begun_at timestamptz;
 begin
   perform holdfast.check_isolation('upkeep');
   if not holdfast.try_duty('upkeep') then
@@ -133,6 +134,7 @@ begin
     continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, '5 minutes', now_at);
     continue when part = 'retire_lanes' and holdfast.rests(part, upkeep.rest, 100, '15 minutes', now_at);
     begin
+      part_begun_at := holdfast.clock();
       done := done + case part
         -- A worker sweeps besides, so this is for cron. Not both at a time.
         when 'sweep' then case when holdfast.try_duty('sweep')
@@ -145,6 +147,9 @@ begin
         when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
         when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
+      if part = 'retire_lanes' then
+        perform holdfast.note_look(part, part_begun_at);
+      end if;
     exception when others then
       perform holdfast.note_duty('upkeep', format('%s: %s', part, sqlerrm));
     end;
