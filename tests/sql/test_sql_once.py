@@ -136,3 +136,14 @@ def test_what_is_no_longer_held_is_named(sql, started):
     ]
     sql.lose(worker)
     assert [row[0] for row in sql.rows("not_held", ids=[job.id], leases=[job.lease])] == [job.id]
+
+
+@pytest.mark.parametrize(("once", "kept"), [(True, "on"), (False, "off")])
+def test_a_start_that_must_be_the_only_one_is_on_disk_whatever_the_session_says(sql, once, kept):
+    sql.enqueue()
+    job = sql.claim_one()
+    sql("set synchronous_commit = off")
+    with sql.transaction():
+        sql.rows("start", ids=[job.id], leases=[job.lease], once=[once])
+        assert sql.one("select current_setting('synchronous_commit')") == kept
+    assert sql.one("select current_setting('synchronous_commit')") == "off"

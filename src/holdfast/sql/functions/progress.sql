@@ -34,6 +34,10 @@ declare
 begin
   perform holdfast.check_reports(ids, leases, null);
   perform holdfast.refuse_doubles(ids);
+  if true = any(start.once) and current_setting('synchronous_commit') = 'off' then
+    -- Lost in a crash of the server, such a start would let the job run twice.
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
   if start.skip_locked then
     select array_agg(r.id) into held
     from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
