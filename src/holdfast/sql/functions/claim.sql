@@ -38,6 +38,7 @@ declare
   now_at timestamptz := holdfast.clock();
   consumer uuid := coalesce(claim.worker, gen_random_uuid());
   new_lease uuid := coalesce(claim.lease, gen_random_uuid());
+  known_tasks text[] := claim.tasks;
   remaining integer := claim.amount;
   room bigint := 16 * 1024 * 1024;
   level record;
@@ -57,8 +58,8 @@ begin
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
 
-  if claim.tasks is null then
-    claim.tasks := case
+  if claim.tasks is null then -- whatever there is: lanes are found by their task
+    known_tasks := case
       when claim.queues is null then array(select l.task from holdfast.lane l where l.id > 0)
       else array(
         select l.task
@@ -74,7 +75,7 @@ begin
   return query
     with lanes as materialized (
       select l.*
-      from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
+      from holdfast.lanes_at_work(claim.queues, known_tasks, claim.above) l
       where claim.amount <= 100
       limit 2
     )
@@ -125,7 +126,7 @@ begin
       l.priority, l.kind, count(*)::integer as amount, min(l.queue) = max(l.queue) as is_one_queue,
       array_agg(l.id) as ids, array_agg(l.first) as firsts, array_agg(l.queue) as queues
     from (
-      select l.* from holdfast.lanes_at_work(claim.queues, claim.tasks, claim.above) l
+      select l.* from holdfast.lanes_at_work(claim.queues, known_tasks, claim.above) l
       order by l.priority desc, l.kind desc, l.id
     ) l
     group by l.priority, l.kind

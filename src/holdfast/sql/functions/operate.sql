@@ -112,7 +112,7 @@ set jit = off
 as $$
   select j.id
   from holdfast.live j
-  join holdfast.lane l on l.id = j.lane_id
+  cross join lateral (select l.queue, l.task from holdfast.lane l where l.id = j.lane_id offset 0) l
   where j.id >= coalesce(pick_matching.after, '00000000-0000-0000-0000-000000000000')
     and j.id is distinct from pick_matching.after
     and ((select holdfast.unrestricted()) or holdfast.in_reach(l.queue))
