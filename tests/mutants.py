@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "finish: takes a locked job for one that was reported",
         "finish.sql",
-        "        or (skip_locked and v.state = 'claimed'); -- still held, so it was skipped\n",
+        "        or (skip_locked and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));\n",
         ";\n",
         "sql/test_sql_skip_locked.py",
     ),
@@ -1201,8 +1201,8 @@ MUTANTS = [
     Mutant(
         "schedule: the next tick is not moved on",
         "schedule.sql",
-        "  set next_at = moment, last_at",
-        "  set last_at",
+        "  set next_at = moment, planned_at = now_at, last_at",
+        "  set planned_at = now_at, last_at",
         "sql/test_sql_schedule.py",
     ),
     Mutant(
