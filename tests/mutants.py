@@ -638,6 +638,20 @@ MUTANTS = [
         "sql/test_sql_duties.py",
     ),
     Mutant(
+        "cluster: numbers that a crash has forgotten are taken for those that a cursor has seen",
+        "cluster.sql",
+        "then known.shift + 16777216\n",
+        "then known.shift\n",
+        "sql/test_sql_clusters.py",
+    ),
+    Mutant(
+        "cluster: the crash of one process is no start",
+        "cluster.sql",
+        "    least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))",
+        "    null::timestamptz)",
+        "sql/test_sql_clusters.py",
+    ),
+    Mutant(
         "cluster: another one goes on with the numbers of the last",
         "cluster.sql",
         "  elsif mark <> known.mark then\n    known.epoch := known.epoch + 1;\n",

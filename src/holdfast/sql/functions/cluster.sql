@@ -20,6 +20,24 @@
 -- event would cost a look into the control file, so they are compared once for each start of
 -- the server, which is known from memory. The new shift follows from what is stored and from
 -- the mark alone: sessions that find out at the same time agree on it without waiting.
+--
+-- PostgreSQL forgets the transactions whose log was not yet written when it crashed. It gives
+-- their numbers out again, even if a cursor has seen them. So each start within an epoch adds
+-- 2^24 to the shift: more than a crash can forget. After 60,000 starts the sum reaches the bits
+-- of the hash, and the numbers still grow.
+create or replace function holdfast.server_start()
+returns timestamptz
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  -- If one process crashes, all others are started anew, except for the postmaster. These statistics are then reset.
+  select greatest(
+    pg_postmaster_start_time(),
+    least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))
+$$;
+comment on function holdfast.server_start() is
+  'When the server was started, or has started all its processes anew after one had crashed.';
+
 create or replace function holdfast.cluster_mark()
 returns text
 language plpgsql stable
@@ -56,6 +74,7 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   mark constant text := holdfast.cluster_mark();
+  epoch constant integer := coalesce(known.epoch, 0);
   top xid8;
 begin
   known.epoch := coalesce(known.epoch, 0); -- should somebody have emptied the table
@@ -63,7 +82,7 @@ begin
     -- What a transaction of this moment has written is visible only to itself.
     top := greatest(pg_snapshot_xmax(pg_current_snapshot()), pg_current_xact_id_if_assigned());
     if exists (
-      select from holdfast.event e where e.xid > holdfast.shifted(top, holdfast.cluster_shift(known.epoch, known.mark))
+      select from holdfast.event e where e.xid > holdfast.shifted(top, coalesce(known.shift, 0))
     ) then
       known.epoch := known.epoch + 1;
     end if;
@@ -71,8 +90,12 @@ begin
     known.epoch := known.epoch + 1;
   end if;
   known.mark := coalesce(mark, known.mark);
-  known.shift := holdfast.cluster_shift(known.epoch, known.mark);
-  known.seen_at := pg_postmaster_start_time();
+  known.shift := case
+    when known.epoch > epoch or known.shift is null then holdfast.cluster_shift(known.epoch, known.mark)
+    when known.seen_at is not null then known.shift + 16777216
+    else known.shift
+  end;
+  known.seen_at := holdfast.server_start();
   return known;
 end
 $$;
@@ -89,7 +112,7 @@ declare
   known holdfast.cluster;
 begin
   select c.* into known from holdfast.cluster c;
-  if known.seen_at = pg_postmaster_start_time() or pg_is_in_recovery() then
+  if known.seen_at = holdfast.server_start() or pg_is_in_recovery() then
     return coalesce(known.shift, 0);
   end if;
   known := holdfast.compared_cluster(known);
@@ -109,7 +132,7 @@ declare
   found_out holdfast.cluster;
 begin
   select c.* into known from holdfast.cluster c;
-  if known.seen_at = pg_postmaster_start_time() then
+  if known.seen_at = holdfast.server_start() then
     return known.shift;
   end if;
   found_out := holdfast.compared_cluster(known);
@@ -118,9 +141,12 @@ begin
     if found then
       update holdfast.cluster c
       set mark = found_out.mark, epoch = found_out.epoch, shift = found_out.shift, seen_at = found_out.seen_at;
-      if found_out.epoch > known.epoch then
-        -- The cursor of one job is the id of an event: those that came after the dump are not given out again.
+      if found_out.shift > known.shift then
+        -- The cursor of one job is the id of an event: those that came after the dump, or were lost in a crash, are not
+        -- given out again.
         perform setval('holdfast.event_seq', nextval('holdfast.event_seq') + 4294967296);
+      end if;
+      if found_out.epoch > known.epoch then
         perform holdfast.note('repair', 'events', jsonb_build_object('epoch', found_out.epoch, 'cluster', found_out.mark));
       end if;
     end if;
