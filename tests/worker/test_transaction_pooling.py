@@ -212,7 +212,7 @@ def test_a_pool_that_has_no_session_left_is_not_waited_for(holdfast_dsn, until, 
     monkeypatch.setattr(pooler, "_PATIENCE_SECONDS", 0.1)
     with pgbouncer_in("session", 1, holdfast_dsn, until) as dsn, psycopg.connect(dsn) as all_there_is:
         all_there_is.execute("select 1")
-        assert pooler.hands_on_sessions(dsn) is False
+        assert pooler.share_sessions(dsn) is False
 
 
 def test_without_a_pooler_there_is_none(hf, told):

@@ -16,7 +16,7 @@ from psycopg.rows import scalar_row
 from holdfast import calls, schema
 from holdfast.calls import Finding
 from holdfast.database.carriers import run_on
-from holdfast.database.pooler import hands_on_sessions
+from holdfast.database.pooler import share_sessions
 from holdfast.database.pools import Database
 from holdfast.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
 
@@ -76,7 +76,7 @@ def _schema(connection: Connection[Any]) -> Iterator[Finding]:
 
 def _pooling(database: Database) -> Iterator[Finding]:
     pooler = database.pooler
-    if pooler.told and not pooler.transaction_mode and hands_on_sessions(database.dsn):
+    if pooler.is_configured and not pooler.transaction_mode and share_sessions(database.dsn):
         yield Finding(
             "pooling",
             "critical",
@@ -85,7 +85,7 @@ def _pooling(database: Database) -> Iterator[Finding]:
             "Leave out transaction_pooling=False, or connect to the server itself.",
             {"mode": "transaction"},
         )
-    if pooler.transaction_mode and not pooler.told:
+    if pooler.transaction_mode and not pooler.is_configured:
         yield Finding(
             "pooling",
             "info",

@@ -1,14 +1,14 @@
-"""Whether a pooler in transaction mode stands before the database, such as PgBouncer.
+"""Detect a pooler in transaction mode in front of the database, such as PgBouncer.
 
-There, each transaction may run in another session of the server: prepared statements, LISTEN and settings get
-lost, or reach somebody else. Each `Database` finds out once, with its first connection:
+There, each transaction may run in another session of the server. Prepared statements, LISTEN and settings get
+lost, or reach other clients. Each `Database` finds this out once, with its first connection:
 
-    the server has the pid that the connection was told ─── yes ──► no pooler
+    the server's pid is the one announced to the connection ─── yes ──► no pooler
                          │ no: a pooler made that one up
-    two connections get each other's sessions ─── yes ──► transaction mode
+    two connections share sessions ─── yes ──► transaction mode
                          └─ no ──► session mode
 
-The first question costs one round trip. The second one is asked only behind a pooler.
+The first check costs one round trip. The second runs only behind a pooler.
 """
 
 import asyncio
@@ -25,62 +25,62 @@ from psycopg.rows import scalar_row
 from holdfast.events import emit
 
 _PID = "select pg_backend_pid()"
-# In session mode a connection waits while the pool has no session left for it.
+# In session mode a query waits while the pool has no free session.
 _PATIENCE_SECONDS = 1.0
-# Twice in a row, so that a pooler that hands out two sessions in turn is found too.
+# Each connection asks twice in a row: a pooler that alternates between two sessions is detected too.
 _ORDER = (0, 1, 1, 0) * 3
 
 
 class Pooler:
-    """What is known of the pooler, for all connections of one `Database`."""
+    """What all connections of one `Database` know about the pooler in front of it."""
 
     def __init__(self, dsn: str, *, transaction_mode: bool | None) -> None:
-        """`transaction_mode` is what the user said, if anything."""
+        """`transaction_mode` is the user's setting; None asks for detection."""
         self._dsn = dsn
-        self.told = transaction_mode is not None
-        self.is_known = self.told
+        self.is_configured = transaction_mode is not None
+        self.is_known = self.is_configured
         self.transaction_mode = bool(transaction_mode)
 
-    def look(self, connection: Connection[Any]) -> None:
-        """Find out by way of a connection that was just made."""
+    def detect(self, connection: Connection[Any]) -> None:
+        """Find out which mode it is, starting from a connection that was just made."""
         if self.is_known:
             return
         pid = connection.cursor(row_factory=scalar_row).execute(_PID, prepare=False).fetchone()
-        stands_there = pid != connection.info.backend_pid
-        self._conclude(stands_there and hands_on_sessions(self._dsn))
+        is_behind_one = pid != connection.info.backend_pid
+        self._conclude(is_behind_one and share_sessions(self._dsn))
 
-    async def alook(self, connection: AsyncConnection[Any]) -> None:
+    async def adetect(self, connection: AsyncConnection[Any]) -> None:
         if self.is_known:
             return
         cursor = await connection.cursor(row_factory=scalar_row).execute(_PID, prepare=False)
-        stands_there = await cursor.fetchone() != connection.info.backend_pid
-        self._conclude(stands_there and await asyncio.to_thread(hands_on_sessions, self._dsn))
+        is_behind_one = await cursor.fetchone() != connection.info.backend_pid
+        self._conclude(is_behind_one and await asyncio.to_thread(share_sessions, self._dsn))
 
     def _conclude(self, transaction_mode: bool | None) -> None:
-        if transaction_mode is None or self.is_known:
+        if transaction_mode is None or self.is_known:  # None: try again with the next connection
             return
         self.transaction_mode, self.is_known = transaction_mode, True
         if transaction_mode:
             emit("pooler.found", mode="transaction", setting="transaction_pooling=True")
 
 
-def hands_on_sessions(dsn: str) -> bool | None:
-    """Return whether two connections get each other's sessions; None if they could not be made.
+def share_sessions(dsn: str) -> bool | None:
+    """Return whether two connections share sessions; None if they could not be made.
 
-    In session mode neither changes its session, and no two have the same at once. So a yes is certain.
+    In session mode a connection keeps its session, and no other connection has the same one. So True is certain.
     """
-    seen: tuple[set[int], set[int]] = (set(), set())
+    pids: tuple[set[int], set[int]] = (set(), set())
     with contextlib.suppress(psycopg.Error), contextlib.ExitStack() as stack:
-        both = [
+        connections = [
             stack.enter_context(contextlib.closing(psycopg.connect(dsn, autocommit=True, connect_timeout=5)))
-            for _ in seen
+            for _ in pids
         ]
-        for which in _ORDER:
-            pid = _pid(both[which])
-            if pid is None:
+        for index in _ORDER:
+            pid = _pid(connections[index])
+            if pid is None:  # a query that waits for a session is a sign of session mode
                 return False
-            seen[which].add(pid)
-            if seen[0] & seen[1] or len(seen[which]) > 1:
+            pids[index].add(pid)
+            if pids[0] & pids[1] or len(pids[index]) > 1:
                 return True
         return False
     return None

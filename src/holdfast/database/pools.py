@@ -130,7 +130,7 @@ class Database:
     def connection(self) -> Iterator[Connection[Any]]:
         """A dedicated connection in autocommit, outside the pool: for migrations."""
         with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
-            self.pooler.look(connection)
+            self.pooler.detect(connection)
             connection.prepare_threshold = None  # what it asks twice does not pay for losing a statement
             yield connection
 
@@ -190,7 +190,7 @@ class Database:
 
     def _look(self) -> None:
         with self.connection():
-            pass  # it looks for a pooler by itself
+            pass  # the connection itself detects a pooler
 
     def close(self) -> None:
         """Close what is not in use; what is, closes when it is given back."""
@@ -372,7 +372,7 @@ class _Pool(_Shelf[DirectConnection]):
     def _connect(self) -> DirectConnection:
         connection = DirectConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
-            self._target.pooler.look(connection)
+            self._target.pooler.detect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
                 connection.wire.leave_nothing_behind()
@@ -453,7 +453,7 @@ class _AsyncPool(_Shelf[DirectAsyncConnection]):
     async def _connect(self) -> DirectAsyncConnection:
         connection = await DirectAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
-            await self._target.pooler.alook(connection)
+            await self._target.pooler.adetect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
                 connection.wire.leave_nothing_behind()

@@ -209,7 +209,7 @@ class Session(_Line[DirectAsyncConnection]):
         if self._warned is not None:
             connection.add_notice_handler(partial(_pass_on, self._warned))
         try:
-            await self._pooler.alook(connection)
+            await self._pooler.adetect(connection)
             if self._pooler.transaction_mode:
                 connection.prepare_threshold = None
                 connection.wire.leave_nothing_behind()
