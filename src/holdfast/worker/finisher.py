@@ -1,11 +1,13 @@
-"""Many outcomes, one call: reports are written as soon as the previous write has returned.
+"""Write reports in batches: the next batch as soon as the previous one is written.
 
-So batches form by themselves under load, and a lone job is written at once. A report leaves only when the
-database has answered: after a lost reply it is sent again, and a report that is only repeated counts as
-accepted there.
+Under load reports collect while a batch is written; a lone report is written at once. A report leaves the
+finisher only when the database has answered. After a lost reply it is sent again, and the database accepts
+the repetition.
 
-A report on a job that another transaction has locked, such as an open `cancel`, is set aside and sent again
-later. The others never wait for it.
+Two kinds of reports are set aside, so that the others never wait for them, and sent again later:
+
+- reports on jobs that another transaction has locked, such as an open `cancel`. They join a batch again.
+- reports that fail on their own, for any other reason. Each is sent alone again.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from typing import NamedTuple
 from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
-from holdfast.errors import BadInput, Collision, NotReady, UnexpectedError
+from holdfast.errors import BadInput, Collision, NotReady
 from holdfast.events import Bunch, emit
 from holdfast.worker.failure import ERROR_LENGTH, clean
 from holdfast.worker.notes import portions
@@ -24,13 +26,13 @@ from holdfast.worker.notes import portions
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024
 LONGEST_PAUSE = 2.0
-# After how long a report on a locked job is sent again: each time twice as long, up to the latter.
+# The pause before a report on a locked job is sent again. It doubles each time, up to LAST_LOCKED_PAUSE.
 FIRST_LOCKED_PAUSE = 0.05
 LAST_LOCKED_PAUSE = 1.0
 
 
 class Settled(NamedTuple):
-    """Reports that the database has answered, which of them it refused, and how long that took."""
+    """Reports that the database has answered, the refused ones among them, and how long the call took."""
 
     reports: Sequence[Report]
     refused: Sequence[Refusal]
@@ -39,14 +41,15 @@ class Settled(NamedTuple):
 
 class Finisher:
     def __init__(self, session: Session, settled: Callable[[Settled], None]) -> None:
-        """`settled` is told what the database has answered."""
+        """Call `settled` with each answer of the database."""
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
-        # Those that could not be written: how many, and which of them are to be tried again now, each alone.
+        # How many reports are set aside until a timer ends. Those in `_alone` count too: run() subtracts them.
         self._aside = 0
+        # Reports whose timer has ended and that are sent one by one.
         self._alone: list[Report] = []
-        # The last pause of each report on a job that was locked, by id and lease.
+        # The last pause of each report on a locked job, by id and lease.
         self._pauses: dict[tuple[str, str], float] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
@@ -59,49 +62,52 @@ class Finisher:
         self._waiting.append(report)
 
     async def idle(self) -> None:
-        """Wait until everything handed in has been written."""
+        """Wait until every report that was added has been written."""
         await self._idle.wait()
 
     async def run(self) -> None:
         while True:
             await self._work.wait()
-            amount = _batch(self._waiting)
-            batch, self._waiting = self._waiting[:amount], self._waiting[amount:]
+            size = _batch_size(self._waiting)
+            batch, self._waiting = self._waiting[:size], self._waiting[size:]
             if batch:
-                await self._write_for_sure(batch)
+                await self._write_until_done(batch)
             if self._alone:
                 self._aside -= 1
-                await self._write_for_sure([self._alone.pop(0)])
+                await self._write_until_done([self._alone.pop(0)])
             if not self._waiting and not self._alone:
                 self._work.clear()
                 if not self._aside:
                     self._idle.set()
 
-    async def _write_for_sure(self, reports: Sequence[Report]) -> None:
-        """Never give up: the database may be away, full or locked, and all of that passes."""
+    async def _write_until_done(self, reports: Sequence[Report]) -> None:
+        """Write these reports, and retry until that works or they are set aside.
+
+        It never gives up on a report: outages, full disks and locks end.
+        """
         pause = 0.05
         while True:
             try:
                 return await self._write(reports)
-            except Exception as error:  # noqa: BLE001 - whatever it is, no report may be lost
-                if isinstance(error, UnexpectedError) or not isinstance(error, NotReady):
+            except Exception as error:  # noqa: BLE001 - no error may lose a report
+                if not isinstance(error, NotReady):  # one of the reports may be the cause
                     emit("finisher.broken", error=error, reports=len(reports))
-                    return await self._write_apart(reports)
+                    return await self._split(reports)
                 emit("finisher.failed", error=error, reports=len(reports))
-                if isinstance(error, Collision):  # somebody has locked one of them
-                    return await self._write_apart(reports)
+                if isinstance(error, Collision):  # another transaction has locked one of the jobs
+                    return await self._split(reports)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _write_apart(self, reports: Sequence[Report]) -> None:
-        """Split, until what cannot be written stands alone: tried again later, it holds up no other."""
+    async def _split(self, reports: Sequence[Report]) -> None:
+        """Write each half by itself. Set a single report aside, so that no other waits for it."""
         if len(reports) == 1:
             self._aside += 1
             asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._try_again, reports[0])
             return
         half = len(reports) // 2
-        await self._write_for_sure(reports[:half])
-        await self._write_for_sure(reports[half:])
+        await self._write_until_done(reports[:half])
+        await self._write_until_done(reports[half:])
 
     def _try_again(self, report: Report) -> None:
         self._alone.append(report)
@@ -110,7 +116,7 @@ class Finisher:
 
     async def _write(self, reports: Sequence[Report]) -> None:
         begun = time.monotonic()
-        locked = await self._write_before(reports)
+        locked = await self._write_notes(reports)
         ready = [report for report in reports if report.id not in locked] if locked else reports
         refused = list[Refusal]()
         if ready:
@@ -118,8 +124,8 @@ class Finisher:
                 refused = await self._session.run(calls.finish(ready))
             except BadInput as error:
                 if len(reports) > 1:
-                    return await self._write_apart(reports)
-                # A value that the database cannot store: without it, the report is that of a failure.
+                    return await self._split(reports)
+                # The database cannot store a value of this report. Without it, report a failure.
                 emit("report.broken", job=reports[0].id, outcome=reports[0].outcome, error=error)
                 reports = ready = [_without_values(reports[0], error)]
                 refused = await self._session.run(calls.finish(ready))
@@ -138,7 +144,7 @@ class Finisher:
         return None
 
     def _set_aside(self, locked: Sequence[Report]) -> None:
-        """Send these again after a pause that grows: another transaction has locked their jobs."""
+        """Send these reports again after a growing pause: another transaction has locked their jobs."""
         loop, new = asyncio.get_running_loop(), list[str]()
         for report in locked:
             key = (report.id, report.lease)
@@ -155,18 +161,19 @@ class Finisher:
         self._aside -= 1
         self.add(report)
 
-    async def _write_before(self, reports: Sequence[Report]) -> set[str]:
-        """What handlers said last: each once, and nothing of a job that is no longer held.
+    async def _write_notes(self, reports: Sequence[Report]) -> set[str]:
+        """Write the last events and progress of these jobs, before their reports end them.
 
-        Returns the jobs that another transaction has locked.
+        Each is written once, and nothing is written about a job that is no longer held. Returns the jobs that
+        another transaction has locked.
         """
-        spoken = [report for report in reports if report.events or report.note is not None]
-        begun = [report for report in spoken if report.seconds is not None]
-        events = [event for report in spoken for event in report.events]
+        with_notes = [report for report in reports if report.events or report.note is not None]
+        begun = [report for report in with_notes if report.seconds is not None]
+        events = [event for report in with_notes for event in report.events]
         notes = [report.note for report in reports if report.note is not None]
         locked = set[str]()
         try:
-            if begun:  # or they would have started only now
+            if begun:  # otherwise their first event or progress would count as their start
                 ids, leases = [report.id for report in begun], [report.lease for report in begun]
                 seconds = [report.seconds or 0.0 for report in begun]
                 locked |= (await self._session.run(calls.start(ids, leases, seconds))).locked
@@ -176,8 +183,8 @@ class Finisher:
                 locked |= (await self._session.run(calls.progress_many(notes))).locked
         except BadInput as error:
             if len(reports) > 1:
-                raise  # and each is written apart
-            # It says less than it could, but the job counts.
+                raise  # the caller splits the batch
+            # The notes are lost, but the report must be written.
             emit("notes.broken", error=error, job=reports[0].id, events=len(events), notes=len(notes))
         return locked
 
@@ -187,12 +194,12 @@ def _without_values(report: Report, error: BadInput) -> Report:
     return Report(report.id, report.lease, "failed", error=clean(text, ERROR_LENGTH))
 
 
-def _batch(reports: Sequence[Report]) -> int:
-    """How many of the first reports go well together into one call."""
+def _batch_size(reports: Sequence[Report]) -> int:
+    """Return how many of the first reports fit into one call."""
     characters = 0
-    for amount, report in enumerate(reports[:BATCH]):
+    for count, report in enumerate(reports[:BATCH]):
         if report.result is not None or report.traceback is not None:
             characters += len(report.result or "") + len(report.traceback or "")
             if characters > BATCH_CHARACTERS:
-                return max(amount, 1)
+                return max(count, 1)
     return min(len(reports), BATCH)
