@@ -297,8 +297,8 @@ MUTANTS = [
     Mutant(
         "retire_lanes: notes only once who is open",
         "retire.sql",
-        "values (2, marked,",
-        "values (3, marked,",
+        "values (2, newest_mark,",
+        "values (3, newest_mark,",
         "sql/test_sql_lanes.py",
     ),
     Mutant(

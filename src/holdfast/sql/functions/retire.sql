@@ -1,22 +1,26 @@
 -- holdfast: after duty
 -- Remove lanes that have been empty for ten minutes.
 --
--- A lane may go only when no transaction can still put a job into it. Some transaction
--- may have looked the lane up, or hold a snapshot in which it is there, and insert later.
--- So a lane goes in steps, one at each upkeep:
+-- A lane may be removed only when no transaction can still put a job into it. An open
+-- transaction may have looked the lane up, or hold a snapshot that shows it, and insert
+-- later. So each upkeep takes one step of these four. The row of `lane_watch` says how far
+-- they are:
 --
---   1. Mark it as retired. From the commit on, lane() and enqueue() give nobody this
---      lane: they make a new one. Claims visit it as before.
---   2. Note which transactions are open. From that commit on, a trigger refuses inserts by
---      hand into a retired lane, except by these transactions, which may have looked the
---      lane up before it was marked.
---   3. Note again which are open. Whoever was let in by the trigger, or found the lane
---      before it was marked, is among them or has ended.
---   4. When all of these have ended, delete the lane if it is still empty. Otherwise it is
---      an ordinary lane again.
+--   1. Mark empty lanes as retired (no row). After the commit, lane() and enqueue() make a
+--      new lane instead of using a retired one. Claims still visit it.
+--   2. Note the open transactions (step = 2). After the commit, a trigger refuses inserts by
+--      hand into a retired lane. Only the noted transactions may still insert there, because
+--      they may have looked the lane up before it was marked.
+--   3. Note the open transactions again (step = 3). Every transaction that may still insert
+--      has ended or is among these.
+--   4. When all of these have ended, delete each marked lane that is still empty. The other
+--      ones are ordinary lanes again.
 --
--- "Empty" means that no live job names it, and no row of stat_delta, which would lose its
--- queue and task.
+-- A mark is the number of the transaction that marked the lane. Lanes that are marked later
+-- than those under watch wait for the next round.
+--
+-- A lane is empty if no live job is in it, and no row of stat_delta names it. Such a row
+-- would otherwise lose its queue and task.
 create or replace function holdfast.retire_lanes(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -26,30 +30,30 @@ as $$
 declare
   me constant bigint := pg_current_xact_id()::text::bigint;
   watch holdfast.lane_watch;
-  marked bigint;
+  newest_mark bigint;
 begin
-  -- Not in the transaction that noted who is open: nobody else sees its note yet.
   select w.* into watch from holdfast.lane_watch w;
+  -- Take one step per transaction: others do not see a note before its commit.
   if watch.noted = me then
     return 0;
   end if;
-  if watch.step = 2 then
+  if watch.step is null then
+    select max(r.mark) into newest_mark from holdfast.retired_lane r;
+    if newest_mark is null then
+      perform holdfast.mark_lanes(me, now_at);
+    else
+      insert into holdfast.lane_watch (step, mark, open, noted)
+      values (2, newest_mark, holdfast.open_transactions(), me);
+    end if;
+  elsif watch.step = 2 then
     update holdfast.lane_watch set step = 3, open = holdfast.open_transactions(), noted = me;
-  elsif watch.step = 3 then
+  else
     watch.open := holdfast.still_open(watch.open);
     if watch.open = '{}' then
       delete from holdfast.lane_watch;
       return holdfast.remove_lanes(watch.mark);
     end if;
     update holdfast.lane_watch w set open = watch.open where w.open <> watch.open;
-  else
-    select max(r.mark) into marked from holdfast.retired_lane r;
-    if marked is not null then
-      insert into holdfast.lane_watch (step, mark, open, noted)
-      values (2, marked, holdfast.open_transactions(), me);
-    else
-      perform holdfast.mark_lanes(me, now_at);
-    end if;
   end if;
   return 0;
 end
@@ -57,15 +61,15 @@ $$;
 comment on function holdfast.retire_lanes(timestamptz) is
   'Take one step towards the removal of lanes that have been empty for ten minutes; returns how many were removed.';
 
--- The lanes that are named by what no index finds by lane: scheduled and held jobs, and
--- what the statistics have yet to add up.
+-- No index finds scheduled jobs, held jobs or rows of stat_delta by their lane. So this
+-- view lists all lanes that they use, once for all lanes under test.
 create or replace view holdfast.lane_in_use as
 select j.lane_id from holdfast.live j where j.state = 'scheduled'
 union
 select j.lane_id from holdfast.live j where j.state = 'claimed'
 union
 select unnest(d.lanes) from holdfast.stat_delta d;
-comment on view holdfast.lane_in_use is 'The lanes that scheduled or held jobs name, or counts that are not yet added up.';
+comment on view holdfast.lane_in_use is 'The lanes that scheduled jobs, held jobs or counts not yet added up use.';
 
 create or replace function holdfast.mark_lanes(me bigint, now_at timestamptz)
 returns void
@@ -86,7 +90,8 @@ as $$
 $$;
 comment on function holdfast.mark_lanes(bigint, timestamptz) is 'Mark lanes that have been empty for ten minutes.';
 
--- In one statement, so that by its snapshot no job can be on its way from one state to another.
+-- One statement looks for jobs in all states, so it sees a job in exactly one state. With
+-- several, a job could change its state in between and be missed by each.
 create or replace function holdfast.remove_lanes(mark bigint)
 returns integer
 language plpgsql volatile
@@ -117,9 +122,9 @@ end
 $$;
 comment on function holdfast.remove_lanes(bigint) is 'Remove retired lanes that are empty; the others are ordinary lanes again.';
 
--- Every transaction holds a lock on its own virtual id from its begin to its end, whether
--- it has written or not, and everybody may see it. A prepared one does not: it is known by
--- its number.
+-- Every transaction locks its own virtual id from begin to end, even if it writes nothing,
+-- and any role can see that lock. A prepared transaction has no such lock. It is listed by
+-- its transaction number.
 create or replace function holdfast.open_transactions()
 returns text[]
 language sql volatile
@@ -131,10 +136,10 @@ as $$
   where k.locktype = 'virtualxid'
     and k.mode = 'ExclusiveLock'
     and k.pid <> pg_backend_pid()
-    -- Autovacuum, which has no user, and sessions of other databases make no jobs here.
+    -- Autovacuum (which has no user) and sessions of other databases insert no jobs here.
     and (a.datname is null or (a.datname = current_database() and a.usesysid is not null))
 $$;
-comment on function holdfast.open_transactions() is 'The transactions that are open in this database, but for this one.';
+comment on function holdfast.open_transactions() is 'The transactions that are open in this database, except this one.';
 
 create or replace function holdfast.prepared_transactions()
 returns text[]
@@ -147,27 +152,30 @@ as $$
 $$;
 comment on function holdfast.prepared_transactions() is 'The prepared transactions of this database.';
 
--- One that is no longer open may have been prepared since.
+-- A noted transaction that is no longer open has ended or was prepared, which changes its
+-- name. So when one is gone, every transaction that is prepared by now counts as still open.
 create or replace function holdfast.still_open(noted text[])
 returns text[]
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  before text[] := array(select n from unnest(noted) n where n not like 'prepared %');
+  unprepared text[] := array(select n from unnest(noted) n where n not like 'prepared %');
   prepared text[] := holdfast.prepared_transactions();
-  still text[] := array(select n from unnest(before) n where n = any(holdfast.open_transactions()));
+  still text[] := array(select n from unnest(unprepared) n where n = any(holdfast.open_transactions()));
 begin
-  -- Whoever is prepared between these looks is found by the second one.
-  if cardinality(still) < cardinality(before) then
+  -- Read the prepared ones again: one of those that are gone may be among them by now.
+  if cardinality(still) < cardinality(unprepared) then
     return still || holdfast.prepared_transactions();
   end if;
   return still || array(select n from unnest(noted) n where n like 'prepared %' and n = any(prepared));
 end
 $$;
-comment on function holdfast.still_open(text[]) is 'Which of these transactions are still open, or may have been prepared since.';
+comment on function holdfast.still_open(text[]) is 'Return which of these transactions are still open, or may have been prepared since.';
 
--- Whether jobs may be put into a lane by hand.
+-- Return whether the current transaction may insert jobs into a lane by hand. It may not if
+-- the lane is retired and under watch (step 2 or later), and this transaction is none of
+-- those noted there.
 create or replace function holdfast.takes_jobs(lane_id integer)
 returns boolean
 language sql stable
