@@ -795,8 +795,8 @@ MUTANTS = [
     Mutant(
         "recover: dies of another one's death",
         "recover.sql",
-        "\n        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id)) as ends",
-        " as ends",
+        "\n        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id))\n",
+        "\n",
         "sql/test_sql_suspects.py",
     ),
     Mutant(
@@ -956,8 +956,8 @@ MUTANTS = [
     Mutant(
         "recover: waits for a worker that leaves",
         "recover.sql",
-        "      for update skip locked);\n\n  -- The lease is replaced",
-        "      for update);\n\n  -- The lease is replaced",
+        "      for update skip locked);\n\n  -- Replace the lease",
+        "      for update);\n\n  -- Replace the lease",
         "sql/test_sql_races.py",
     ),
     Mutant(

@@ -1,21 +1,20 @@
 -- Take back the jobs of workers that are not provably alive; returns how many.
 --
--- A worker is lost when it has sent no heartbeat for its lease time *while
--- somebody listened*. After an outage nobody is judged: when the time since the
--- last look is longer than usual by half a worker's lease, or lies in the future,
--- the worker gets a whole lease from now to be heard of again. Otherwise a 40 s
--- outage would declare every live worker dead.
+-- A worker is lost when it has sent no heartbeat for its lease time *while recover()
+-- was looking*. After an outage nobody is judged, because a 40 s outage would otherwise
+-- declare every live worker dead. A worker gets a whole lease from now if the last look
+-- lies in the future, or is longer ago than usual by half the worker's lease.
 --
--- Usual is the shorter of the last two intervals, so looks may as well come from
--- cron once a minute. An outage hides in intervals as long as that: a worker must
--- have been silent for two of them.
+-- The usual interval is the shorter of the last two, so cron may also look once a
+-- minute. An outage can hide in intervals as long as that, so a worker must also have
+-- been silent for two of them.
 --
 -- With a timeout given by hand there is no such grace: the caller knows.
 --
 -- take_back() decides which jobs pay for the death of a worker.
 --
--- Lock order: rows of `worker`, then of `live`. Jobs that are locked are stepped
--- over: they are just being reported on, and the next look comes soon.
+-- Lock order: rows of `worker`, then of `live`. Locked jobs are skipped: somebody is
+-- reporting on them, and the next look comes soon.
 create or replace function holdfast.recover(timeout interval default null)
 returns integer
 language plpgsql volatile security definer
@@ -56,16 +55,16 @@ begin
         and s.left_at is null
         and greatest(s.heartbeat_at, s.graced_at) + s.lease_time < now_at
         and s.heartbeat_at < heard_before
-      -- Who is locked is just being heard of.
+      -- A locked worker is sending a heartbeat.
       for update skip locked);
   else
     return 0;
   end if;
 
-  -- All of them by hand; as a duty for no longer than a second, and on at the next look.
+  -- By hand, take back everything. As a duty, stop after a second and continue at the next look.
   total := holdfast.look_after_gone(now_at, case when recover.timeout is null then begun + interval '1 second' else 'infinity' end);
-  -- A worker ends what runs too long by itself. Where it hangs as a whole, its
-  -- heartbeat may go on, so the deadline is enforced here, a little later.
+  -- A worker ends handlers that run too long. If it hangs, its heartbeats may continue, so
+  -- the deadline is enforced here, a little later.
   total := total + holdfast.take_back(
     array(
       select j.id
@@ -77,8 +76,8 @@ begin
       limit 5000),
     now_at,
     'timed out: it ran longer than its timeout, and its worker did not stop it');
-  -- The statistics of the last moments go along: a duty of their own would be a statement more each second. Not
-  -- while jobs are held that others wait for.
+  -- Add up recent statistics here: a separate duty would cost one more statement each second.
+  -- If jobs were taken back, skip it: others wait for the commit of this transaction.
   if recover.timeout is null and total = 0 then
     begin
       perform holdfast.fold_stats(false);
@@ -92,17 +91,17 @@ $$;
 comment on function holdfast.recover(interval) is
   'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
 
--- Take back what is held by workers that are gone; returns how many jobs. Goes on until
--- that time, and then at the next look.
+-- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
+-- `until`; the next look continues.
 --
--- A claim that was under way when its worker was declared lost, or departed, may
--- commit later. To look at all tombstones for ever would not do: while somebody holds
--- an old snapshot, a look walks over all that the worker has ever held. But a claim
--- holds its lock on `live` before it asks whether its worker is there. So the writers
--- that are open once the end of a worker is on record are all that may yet bring it
--- jobs (`awaits`); another look is due when one of them has ended, and when all have,
--- it is the last one. A transaction that is prepared gets another name, and one more
--- at a restart: whatever is prepared is awaited.
+-- A claim that was under way when its worker was declared lost, or left, may commit later.
+-- Looking at every gone worker each time would be slow: while somebody holds an old
+-- snapshot, a look walks over all jobs that the worker ever held. But a claim locks `live`
+-- before it checks its worker. So once the end of a worker is committed, only the writers
+-- open at that time may still bring it jobs. They are noted in `awaits`. Another look is
+-- due when one of them has ended, and the last look when all of them have. A transaction
+-- that is prepared gets another name, and one more at a restart, so all prepared ones are
+-- awaited.
 create or replace function holdfast.look_after_gone(now_at timestamptz, until timestamptz)
 returns integer
 language plpgsql volatile
@@ -120,8 +119,9 @@ declare
   unsettled uuid[] := '{}';
   total integer := 0;
 begin
-  -- First who is gone, then who writes: in this order, or it proves nothing. What this
-  -- very transaction has written, nobody else knows yet.
+  -- Read the gone workers first and the writers second: only this order proves that no other
+  -- writer can bring them jobs. An end that this transaction has written is not yet on record
+  -- for others.
   select array_agg(w.id), array_agg(w.id) filter (where age(w.xmin) > 0) into gone, on_record
   from holdfast.worker w
   where (w.lost_at is not null or w.left_at is not null)
@@ -130,7 +130,7 @@ begin
     return 0;
   end if;
   writers := holdfast.writers();
-  -- Who left has given everything back itself, as it left.
+  -- A worker that left has given its jobs back itself.
   looked_at := array(
     select w.id from holdfast.worker w
     where w.id = any(gone)
@@ -144,7 +144,7 @@ begin
         and j.id <> all(stepped_over)
       limit 5000
     ) j;
-    -- By id: a look by worker would walk over all that it ever held once more.
+    -- Lock by id: a search by worker would again walk over all jobs that it ever held.
     locked := array(
       select j.id
       from unnest(held.ids, held.leases) h (id, lease)
@@ -160,11 +160,11 @@ begin
       return total;
     end if;
   end loop;
-  -- Who has a row locked is stepped over, here too: there is another look.
+  -- Locked workers are skipped here too; there is another look.
   update holdfast.worker w
   set awaits =
     array(select o from unnest(writers) o where w.awaits is null or o = any(w.awaits) or o like 'prepared %')
-    -- The end itself is over: so another look is due in any case.
+    -- A name that no writer has: it counts as ended, so another look is due in any case.
     || case when w.id = any(looked_at) then '{}' else '{its end}'::text[] end
   where w.id in (
     select g.id from holdfast.worker g
@@ -175,10 +175,10 @@ begin
 end
 $$;
 comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
-  'Take back what is held by workers that are lost or left, also by claims that were under way as they ended; returns how many jobs.';
+  'Take back the jobs that lost or departed workers hold, also from claims that were under way at their end; returns how many.';
 
--- Note a look at the workers, and give those a new lease that nobody could hear.
--- Returns the time of the look before the last: who was heard of since is alive.
+-- Note a look at the workers. Give a new lease to workers whose heartbeats nobody could
+-- hear. Returns the time of the look before the last: workers heard of since are alive.
 create or replace function holdfast.look(now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
@@ -191,8 +191,8 @@ declare
 begin
   select d.looks into looks from holdfast.duty d where d.name = 'recover';
   usual := coalesce(least(looks[1] - looks[2], looks[2] - looks[3]), interval '0');
-  -- If the clock was set back, the last sign of life lies in the future: a worker that died would be taken for alive
-  -- until then.
+  -- If the clock was set back, a heartbeat may lie in the future. A dead worker would count as
+  -- alive until then.
   update holdfast.worker w
   set graced_at = now_at, heartbeat_at = least(w.heartbeat_at, now_at)
   where w.id in (
@@ -200,9 +200,9 @@ begin
     from holdfast.worker s
     where s.lost_at is null
       and s.left_at is null
-      -- Only who would be judged by this silence.
+      -- Only workers that this gap between looks would condemn.
       and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + s.lease_time / 2)
-    -- Who is locked is just being heard of. A claim may stay open for long, and must not end all looks.
+    -- A locked worker is alive. Skip it: a claim may stay open for long and would block every look.
     for update skip locked);
   insert into holdfast.duty (name, looks)
   values ('recover', array[now_at])
@@ -211,10 +211,14 @@ begin
   return looks[2];
 end
 $$;
-comment on function holdfast.look(timestamptz) is 'Note a look at the workers and forgive them a silence that nobody could hear; returns the time of the look before the last.';
+comment on function holdfast.look(timestamptz) is 'Note a look at the workers and give a new lease to those that nobody could hear; returns the time of the look before the last.';
 
--- Take these held jobs, locked by the caller, away from their workers, because
--- the worker was lost, or else for this reason.
+-- Take held jobs away from their workers; returns how many. The caller has locked them.
+-- Without a reason, their workers were lost, and who_pays() decides about the attempts.
+-- With a reason, such as a timeout, each started job pays for itself.
+--
+-- A job that was asked to cancel is cancelled. A job that pays with its last attempt is
+-- dead. All others go back to the queue as suspects.
 drop function if exists holdfast.take_back(uuid[], timestamptz); -- as it was in 0.1
 create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text default null)
 returns integer
@@ -223,9 +227,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
+  -- The jobs that had started: those that pay with their attempt, and those that do not.
   started record;
   charged uuid[];
   spared uuid[];
+  -- What becomes of each job. Those in `waiting` go back to the queue.
   dead uuid[];
   cancelled uuid[];
   waiting uuid[];
@@ -254,14 +260,14 @@ begin
   from holdfast.live j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
-  -- For how long they ran nobody knows. Those that were called off are no failures.
+  -- How long they ran is not known. Jobs that were asked to cancel are no failures.
   perform holdfast.note_ends('failed', array_agg(j.lane_id), array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
   from holdfast.live j
   where j.id = any(charged)
     and j.cancel_requested_at is null
   having count(*) > 0;
 
-  -- Not who is locked: it may be leaving, and wait for these very jobs.
+  -- Skip locked workers: a worker that is leaving may be waiting for these jobs.
   update holdfast.worker w
   set recovered = w.recovered + n.jobs
   from (select j.worker_id, count(*)::integer as jobs from holdfast.live j where j.id = any(ids) group by j.worker_id) n
@@ -271,8 +277,8 @@ begin
       where s.id in (select j.worker_id from holdfast.live j where j.id = any(ids))
       for update skip locked);
 
-  -- The lease is replaced by one that nobody knows, so whatever the old holder
-  -- still reports is refused as lost, wherever the job goes from here.
+  -- Replace the lease by one that nobody knows. Reports of the old holder are then refused
+  -- as lost, wherever the job goes from here.
   update holdfast.live j
   set
     lease = gen_random_uuid(),
@@ -310,10 +316,12 @@ begin
       left join lateral (select d.deaths from holdfast.death d where d.job_id = i.id offset 0) d on true
       order by i.n),
     now_at);
-  -- Whose attempt is refunded although it had started may have kept something.
+  -- A started job whose attempt is refunded may have kept steps or a checkpoint. The number of
+  -- its next attempt does not show that, so a header tells the worker to load them.
   update holdfast.live j
   set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
   where j.id = any(spared);
+  -- As suspects (kind 2). All that do not pay get their attempt back.
   perform holdfast.put_back(waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
   delete from holdfast.running x where x.job_id = any(ids);
   return cardinality(ids);
@@ -321,20 +329,19 @@ end
 $$;
 comment on function holdfast.take_back(uuid[], timestamptz, text) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';
 
--- Which of these jobs, of those that had started, pay for the death of their worker with
--- the attempt, and for which it was the last attempt they get.
+-- Decide which started jobs pay with their attempt for the death of their worker, and which
+-- of those end. Jobs that had not started are left out: they get their attempt back.
 --
 -- - A worker holds at most one suspect that is not cleared: claim() sees to that. If it
---   had one, that one pays.
--- - Otherwise nobody pays: any of the jobs may have been the culprit. All of them become
---   suspects. A job that had not started gets its attempt back in any case.
--- - Deaths are counted per job, so that a culprit that is never the uncleared one ends
---   too: with more deaths than max_attempts, unless this death is another one's.
--- - A job that must not run twice ends at its first death.
--- - A job that is taken back for a reason of its own pays.
+--   holds one, that job pays.
+-- - Otherwise nobody pays: any of the jobs may be the culprit. All become suspects.
+-- - Deaths are counted per job, because a culprit may be cleared each time before it kills.
+--   A job with more deaths than max_attempts pays and ends, unless another suspect pays.
+-- - A job that must not run twice (`once`) pays and ends at its first death.
+-- - With a reason, every job pays, and no deaths are counted.
 --
--- When the worker died is not known, only when it was last alive. A suspect counts as
--- cleared if it had been by then; how long a job has run at most is put on record.
+-- When the worker died is not known, only when it was last alive. A suspect is cleared if it
+-- was so by then. `ran` is the longest time that the job may have run before the death.
 create or replace function holdfast.who_pays(ids uuid[], now_at timestamptz, reason text)
 returns table (id uuid, pays boolean, ends boolean, deaths integer, ran interval)
 language sql stable
@@ -344,7 +351,8 @@ as $$
     select
       j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started, coalesce(x.once, false) as once,
       l.kind = 2 as suspect, d.longest, w.lease_time,
-      -- A suspect without a count was held at one death, before its start was on record.
+      -- This death is one more. A suspect without a count has been through one: it was held
+      -- then, but its start was not on record.
       1 + coalesce(d.deaths, case when l.kind = 2 then 1 else 0 end) as deaths,
       max(greatest(w.heartbeat_at, j.claimed_at, x.changed_at)) over (partition by j.worker_id) as alive_at
     from holdfast.live j
@@ -361,17 +369,19 @@ as $$
   judged as (
     select
       s.*,
-      s.once or who_pays.reason is null
+      s.once or (
+        who_pays.reason is null
         and s.deaths > s.max_attempts
-        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id)) as ends
+        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id))
+      ) as ends
     from seen s
   )
   select
     g.id, g.ends or g.uncleared or who_pays.reason is not null, g.ends, g.deaths,
-    -- Heartbeats are sent every sixth of the lease time, and one may have failed.
+    -- The worker may have lived for two more heartbeats, each a sixth of the lease time.
     least(now_at, g.alive_at + coalesce(g.lease_time, interval '30 seconds') / 3) - g.claimed_at
   from judged g
   where g.started
 $$;
 comment on function holdfast.who_pays(uuid[], timestamptz, text) is
-  'Which of these jobs, of those that had started, pay for the death of their worker, and for which it is the end; and how often and how long they have run at a death.';
+  'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and how long each may have run.';
