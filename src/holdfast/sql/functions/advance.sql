@@ -1,9 +1,9 @@
--- Move the heads of the lanes forward: the reason why claiming never slows down.
+-- Move the heads of the lanes forward: this is why claiming never slows down.
 --
--- Every queue that claims from the beginning of its index walks over the entries
--- of jobs done since the oldest snapshot that anyone holds: 39,000 jobs/s fell to
--- 6,700 after 600,000 jobs under one open report. A claim here reads from
--- lane.head on, and the head moves past what is done.
+-- A queue that claims from the beginning of its index walks over the entries of all
+-- jobs done since the oldest snapshot that anyone holds: 39,000 jobs/s fell to 6,700
+-- after 600,000 jobs under one open report. A claim here reads from lane.head on, and
+-- the head moves past what is done.
 --
 -- A head may lag, but it must never pass a job that is or will be pending. A
 -- transaction may take a place (a seq) early and commit late:
@@ -12,51 +12,58 @@
 --      inserter B      takes 101, commits
 --      claim              takes 101; is the first pending job now 102? No: 100 is to come.
 --
--- So the *safe* head only moves up to a proven place. Each run of this duty
+-- The safe head
+--
+-- The *safe* head only moves up to a proven place. Each run of this duty
 --
 --   1. takes S = nextval(job_seq),
---   2. then notes who holds RowExclusiveLock on `job` or `live`. Every inserter holds
---      that of the table it names before it takes a place, and until it ends. So whoever is first seen in a
---      run came after the run before and took only places above the S of that
---      one: this is its `since`.
+--   2. then notes the *writers*: transactions that hold RowExclusiveLock on `job` or
+--      `live`. Every inserter takes that lock before it takes a place, and holds it to
+--      its end. So a writer that is first seen in this run began after the previous run
+--      and took only places above the S of that run. That S is the writer's `since`.
 --
--- Nothing can still appear at or below the least `since` of those that are open
--- (or S, if nobody is): head = least(first pending place, that + 1).
+-- No job can still appear at or below the least `since` of the open writers (or S, if
+-- there are none): head = least(first pending place, that + 1).
 --
--- A prepared transaction holds its lock without a process, and changes its name
--- at a restart, so that it may look as if it had come only now: its `since` is 0,
--- and while there is one, nothing is proven.
+-- A prepared transaction holds its lock without a process, and changes its name at a
+-- restart, so it may look new although it is old. Its `since` is 0, and nothing is
+-- proven while one is open.
 --
--- A transaction that enqueued and stays open for minutes would hold all heads
--- back. When one has been open for 5 seconds and a safe head lags by more than
--- 10,000 places, claims read from the first pending place instead (the *eager*
--- head), and jobs that come late between the two get a new place; where they are
--- very many, the head goes back to them. They can only come from a transaction that
--- has ended since the last run, so what is looked at begins at its `since`: not all
--- the entries between the heads, a million times over.
+-- The eager head: transactions that stay open
 --
--- A transaction that has cancelled or claimed a waiting job and stays open leaves
--- that job pending for everybody else. The eager head passes such a job once its
--- lock is 5 to 10 seconds old. The transaction that holds the lock, its *locker*,
--- is noted with the first place that was passed. When the locker has ended, the jobs
--- from that place on are looked at like those that come late.
+-- A transaction that enqueued and stays open for minutes would hold all heads back. If
+-- it has been open for 5 seconds, and a safe head lags by more than 10,000 places, claims
+-- read from the first pending place instead (the *eager* head). Jobs that commit late
+-- between the two heads get a new place, or the head goes back to them if they are very
+-- many. Late jobs can only come from a writer that has ended since the last run, so the
+-- search for them begins at its `since`, not at the safe head.
 --
--- A locker is the number in `xmax`, not a session: a savepoint has its own and may be
--- rolled back alone, and a prepared transaction keeps its number through a restart.
--- A row that several transactions lock at once has a multixact there. It is taken for
--- a number that has ended, so no head passes that row.
+-- A transaction that has cancelled or claimed a waiting job and stays open leaves that job
+-- pending for all others. The eager head passes such a job once its lock is 5 to 10
+-- seconds old. The transaction that holds the lock, its *locker*, is noted with the first
+-- place that was passed. When the locker has ended, the jobs from that place on are treated
+-- like late ones.
 --
--- A sequence that stands below a place it has reached before was reset, restored
--- or replicated: new jobs would stand behind the heads. Then everything starts over.
+-- A locker is the number in `xmax`, not a session: a savepoint has its own number and may be
+-- rolled back alone, and a prepared transaction keeps its number through a restart. If
+-- several transactions lock a row at once, `xmax` is a multixact. It is taken for a number
+-- that has ended, so no head passes that row.
 --
--- Claims commit without waiting for the disk; a head moved past a claim is
--- written later in the same log, so a crash that loses the claim loses the move.
+-- What can go wrong
 --
--- The index of scheduled jobs has a head of the eager kind, `due_from`: a job is
--- scheduled only for a time after its writer took the lock, so one that comes late
--- is due after its writer was last not seen. When a writer has ended, the index is
--- looked at from there on. A second mark, `promote_from`, also passes scheduled jobs
--- that have a locker: promote reads from there.
+-- If the sequence stands below a place it has reached before, it was reset, restored or
+-- replicated, and new jobs would stand behind the heads. Then all heads start over.
+--
+-- Claims commit without waiting for the disk. The move of a head past a claim is written
+-- later in the same log, so a crash that loses the claim loses the move too.
+--
+-- Scheduled jobs
+--
+-- The index of scheduled jobs has a mark of the same kind, `due_from`: no scheduled job is
+-- due before it. A job is scheduled only for a time after its writer took the lock. So when
+-- a writer has ended, the index is searched from the last time when that writer was not there.
+-- A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote() reads
+-- from there.
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -70,14 +77,14 @@ as $$
 declare
   patience constant interval := '5 seconds';
   now_at timestamptz := holdfast.clock();
-  s bigint;
-  open text[];
-  watch holdfast.writer_watch;
-  seen record;
-  late record;
-  set_back boolean;
+  s bigint; -- the place that this run takes
+  open text[]; -- the writers that are open now
+  watch holdfast.writer_watch; -- the notes of the last run, updated by this one
+  seen record; -- what is known about the open writers
+  late record; -- from where the writers that have ended may have left jobs
+  unlocked record; -- the same for the lockers that have ended
+  set_back boolean; -- the clock was set back since the last run
   next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
-  unlocked record;
   promote_from timestamptz;
   moved integer;
 begin
@@ -86,7 +93,7 @@ begin
     return 0;
   end if;
 
-  -- The place first, then who holds the lock: in this order, or it proves nothing.
+  -- Take the place first and read the writers second: only this order proves anything.
   s := nextval('holdfast.job_seq');
   open := holdfast.writers();
   select w.* into watch from holdfast.writer_watch w;
@@ -94,17 +101,16 @@ begin
     perform holdfast.repair_sequence();
     return 0;
   end if;
-  -- Then no time that was noted says anything about what is scheduled now, be it by
-  -- those who are open or by those who were.
+  -- If the clock was set back, the noted times of writers say nothing about scheduled jobs.
   set_back := coalesce(now_at < watch.at, false);
-  -- Transactions below old_xid have been open for as long as heads wait for them.
-  if watch.mark_at between now_at - patience and now_at then
-  else
+  -- Every 5 seconds old_xid becomes the number noted 5 seconds before (mark_xid). So open
+  -- transactions below old_xid are older than `patience`, and heads no longer wait for them.
+  if (watch.mark_at between now_at - patience and now_at) is not true then
     watch.old_xid := coalesce(watch.mark_xid, '0');
     watch.mark_xid := next_xid;
     watch.mark_at := now_at;
   end if;
-  watch.old_xid := least(watch.old_xid, next_xid); -- in a database restored elsewhere it is of no use
+  watch.old_xid := least(watch.old_xid, next_xid); -- above it only in a database restored elsewhere
 
   select
     coalesce(array_agg(w.writer), '{}') as writers,
@@ -131,7 +137,7 @@ begin
   select least(watch.seq, min(w.since)) as seq, least(watch.at, min(w.since_at)) as at into late
   from unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at)
   where w.writer <> all(open);
-  -- First who has ended, then a look at what they left.
+  -- First find out which lockers have ended, then look for the jobs that they left.
   with ended as (
     delete from holdfast.locker k where not holdfast.is_open(k.xid, next_xid) returning k.seq, k.run_at
   )
@@ -145,7 +151,7 @@ begin
     moved := moved + holdfast.advance_eagerly(seen.waited_for, watch.old_xid);
   end if;
 
-  -- Noted only now and then, so that an idle database stays idle.
+  -- Write only if something has changed, so that an idle database stays idle.
   if watch.seq is null or open <> '{}' or watch.writers <> '{}' or s > watch.top + 100 or set_back
     or unlocked.any or watch.promote_from < watch.due_from
   then
@@ -169,10 +175,13 @@ end
 $$;
 comment on function holdfast.advance() is 'Move the heads of the lanes past what is done; returns how many moved.';
 
--- A move of a few places is not worth a new version of the row; the more lanes, the
--- less it is. And the less, the more versions there are that nobody may clean up, for
--- every enqueue and claim walks over them: while an old snapshot is held, both they
--- and the entries that are walked over grow only like the root of the jobs done.
+-- Each move writes a new version of the lane's row, so a move must gain enough places. With
+-- more lanes it must gain more.
+--
+-- Every enqueue and claim walks over dead versions, which cannot be cleaned up while an old
+-- snapshot is held. So the step also grows with their number. Then both the dead versions
+-- and the index entries that a claim walks over grow only with the square root of the jobs
+-- done.
 create or replace function holdfast.head_step()
 returns bigint
 language sql stable
@@ -183,7 +192,7 @@ as $$
 $$;
 comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
 
--- Nothing can still appear at or below `proven`: let the heads follow.
+-- Move the heads up to `proven`: no job can still appear at or below it.
 drop function if exists holdfast.advance_safely(bigint); -- it knew no transaction
 create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
 returns integer
@@ -199,7 +208,8 @@ begin
     safe_head = n.head,
     head = case when n.waits and n.head < l.head then n.head else greatest(l.head, n.head) end
   from (
-    -- A job that somebody has locked may have been passed on purpose.
+    -- The eager head may have passed a locked job on purpose, so only a job that is not locked
+    -- (`waits`) pulls it back.
     select l.id, coalesce(f.seq, proven + 1) as head, not coalesce(f.is_locked, true) as waits
     from holdfast.lane l
     left join lateral (
@@ -221,9 +231,10 @@ end
 $$;
 comment on function holdfast.advance_safely(bigint, xid8) is 'Move the heads up to a place below which nothing can still appear.';
 
--- Jobs that came late, from this place on, between a safe head and the head that
--- is ahead of it get a new place; to a thousand in one lane its head goes back.
--- Whoever was woken by their commit has found nothing, and is woken again.
+-- Let claims find jobs that came late, at or above `from_seq`, between a safe head and the
+-- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
+-- head goes back to them instead. Workers that their commit woke found nothing, so they are
+-- woken again.
 drop function if exists holdfast.take_in_late(bigint); -- it told whether there were more
 create or replace function holdfast.take_in_late(from_seq bigint)
 returns void
@@ -274,11 +285,12 @@ $$;
 comment on function holdfast.take_in_late(bigint) is
   'Let claims come to jobs that came late: give them a new place, or move the head back to them if they are many.';
 
--- Let claims read past what a long transaction holds back: past jobs that are to come,
--- and past those that a locker below `old_xid` holds. The latter are read twice, and
--- noted whatever became of their locks between the two.
+-- Let claims read past what a long transaction holds back: past places of jobs still to
+-- come, and past jobs that a locker below `old_xid` holds. The passed jobs are read twice: to
+-- find the new head, and to note their lockers. The second read notes whatever transaction
+-- holds them by then.
 --
--- Each savepoint is a locker of its own. A thousand of them are looked after, no more.
+-- Each savepoint is a locker of its own. With more than a thousand, no locked job is passed.
 drop function if exists holdfast.advance_eagerly(bigint); -- it passed no locked job
 create or replace function holdfast.advance_eagerly(most bigint, old_xid xid8)
 returns integer
@@ -355,8 +367,8 @@ end
 $$;
 comment on function holdfast.advance_eagerly(bigint, xid8) is 'Let claims read past what a long transaction holds back, up to this place at most.';
 
--- Of the jobs that were passed and are looked at again, some may be locked by another
--- transaction by now: note that one.
+-- Note the transactions that now lock the jobs that were passed. When a locker has ended,
+-- another transaction may have waited for its lock and hold it.
 create or replace function holdfast.note_still_locked(from_seq bigint)
 returns void
 language sql volatile
@@ -377,11 +389,10 @@ as $$
   on conflict (xid) do update set seq = least(locker.seq, excluded.seq)
 $$;
 comment on function holdfast.note_still_locked(bigint) is
-  'Note who locks the jobs between the safe heads and the heads, from this place on.';
+  'Note which transactions lock the jobs between the safe heads and the heads, from this place on.';
 
--- The number of a transaction as the system counts it, from the 32 bits of it that a row
--- has: the one nearest to `next_xid`. Without a SET clause, as the next one, so that they become a part of
--- the query that asks.
+-- Return the full number of a transaction from the 32 bits that a row has: the one nearest to
+-- `next_xid`. This function and is_open() have no SET clause, so that PostgreSQL inlines them.
 create or replace function holdfast.long_xid(xid xid, next_xid xid8)
 returns xid8
 language sql immutable
@@ -391,21 +402,21 @@ as $$
       + (xid::text::bigint - next_xid::text::bigint % 4294967296 + 6442450944) % 4294967296,
     0)::text::xid8
 $$;
-comment on function holdfast.long_xid(xid, xid8) is 'The number of a transaction, from the part of it that a row has.';
+comment on function holdfast.long_xid(xid, xid8) is 'Return the full number of a transaction from the part of it that a row has.';
 
--- Whether a transaction, or a savepoint of one, is open and has a number below this one. The
--- limit may not be above the next number: to ask for what is to come is an error.
+-- Return whether a transaction or savepoint is open and has a number less than `below`. That may
+-- be at most the next number: PostgreSQL refuses to tell the status of a future transaction.
 create or replace function holdfast.is_open(xid xid8, below xid8)
 returns boolean
 language sql volatile
 as $$
   select case when xid < below then coalesce(pg_xact_status(xid) = 'in progress', false) else false end
 $$;
-comment on function holdfast.is_open(xid8, xid8) is 'Whether the transaction of this number, which is below another one, has not ended.';
+comment on function holdfast.is_open(xid8, xid8) is 'Return whether the transaction with this number is open and older than another number.';
 
--- The time before which no scheduled job is due, from the last such time: not
--- after the first that is scheduled, looked for from where jobs may have come late,
--- with a second to spare for whoever read the clock before it took the lock.
+-- Return the time before which no scheduled job is due: the time of the first scheduled job,
+-- at most a second ago. The search begins at the last such time, or at the time from which jobs may have
+-- come late. The second is for writers that read the clock before they took the lock.
 create or replace function holdfast.due_from(due_from timestamptz, late_at timestamptz, now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
@@ -421,8 +432,8 @@ $$;
 comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
   'The time before which no scheduled job is due, from the last such time and the time from which jobs may have come late.';
 
--- The time from which promote reads. Like due_from(), but past what a locker below
--- `old_xid` holds.
+-- Return the time from which promote() reads. It is like due_from(), but passes jobs that a
+-- locker below `old_xid` holds.
 create or replace function holdfast.promote_from(
   promote_from timestamptz, late_at timestamptz, now_at timestamptz, old_xid xid8)
 returns timestamptz
@@ -488,8 +499,8 @@ comment on function holdfast.promote_from(timestamptz, timestamptz, timestamptz,
 
 drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 
--- The transactions that may have taken a place and not yet ended. The name of a
--- prepared one says so.
+-- Return the open transactions that may have taken a place. The names of prepared ones begin
+-- with 'prepared'.
 create or replace function holdfast.writers()
 returns text[]
 language sql volatile
@@ -503,11 +514,11 @@ as $$
     and k.mode = 'RowExclusiveLock'
     and k.pid is distinct from pg_backend_pid()
 $$;
-comment on function holdfast.writers() is 'The open transactions that may have taken a place in a lane; the name of a prepared one begins so.';
+comment on function holdfast.writers() is 'Return the open transactions that may have taken a place in a lane; the names of prepared ones begin with "prepared".';
 
--- The sequence stands below a place it has reached before: it was reset,
--- restored or replicated. Heads start over, and the sequence moves above
--- everything, with room for places that open transactions took before.
+-- Repair a sequence that stands below a place it has reached before: it was reset, restored
+-- or replicated. Heads start over, and the sequence moves above everything, with room for
+-- places that open transactions have taken.
 create or replace function holdfast.repair_sequence()
 returns void
 language plpgsql volatile
@@ -523,7 +534,7 @@ begin
     nextval('holdfast.job_seq'))
   into reached;
   perform setval('holdfast.job_seq', reached + 10000);
-  -- Of those that are open now, nothing is known.
+  -- Nothing is known about the writers that are open now.
   insert into holdfast.writer_watch (seq, at, top)
   values (0, '-infinity', reached)
   on conflict (only_row) do update set
@@ -535,7 +546,8 @@ end
 $$;
 comment on function holdfast.repair_sequence() is 'Set the heads back and the sequence forward after the sequence was reset.';
 
--- Whatever stands behind a head is found within minutes, and the head goes back to it.
+-- Find jobs behind a head and move the head back to them. upkeep() runs this every few
+-- minutes, in case a promise above was broken.
 create or replace function holdfast.check_heads()
 returns integer
 language plpgsql volatile security definer
@@ -552,10 +564,10 @@ declare
   lanes integer[];
 begin
   perform holdfast.check_isolation('check_heads');
-  -- Not while the heads move.
+  -- advance() must not move heads meanwhile.
   perform holdfast.await_duty('advance');
   begun_at := holdfast.clock();
-  -- A late job that was locked when it was looked for.
+  -- Look again for late jobs that were locked when advance() looked.
   perform holdfast.take_in_late(0);
   update holdfast.writer_watch w
   set promote_from = j.run_at

@@ -1,42 +1,42 @@
--- Transaction numbers that grow from one cluster to the next.
+-- Make transaction numbers grow from one cluster to the next, and from one start to the next.
 --
 -- An event carries the number of the transaction that wrote it, and a cursor is a
 -- snapshot of such numbers. A dump takes both into another cluster, where numbers
--- start lower: events would be hidden until that cluster has counted so far, and then
--- be new once more. After a failover or a recovery to a point in time, numbers that
--- a cursor has seen are given out again.
+-- start lower. Events would be hidden until that cluster has counted so far, and would
+-- then appear again as new. After a failover or a recovery to a point in time, the server
+-- uses numbers again that a cursor has already seen.
 --
--- So what is stored and handed out is the number plus the shift of the cluster:
+-- So we store and hand out the number plus the shift of the cluster:
 --
 --      bits 52 and up   epoch: how often the database has moved
 --      bits 40 to 51    a hash of the cluster's mark: two restores of one dump differ
---      bits  0 to 39    the cluster's own number
+--      bits  0 to 39    the cluster's own number, plus 2^24 for each start of the server
 --
--- Every number of an epoch is above all of the epoch before, also above those of cursors that
--- were handed out after the dump. So a cursor of the old cluster goes on exactly where
--- it was, and nothing that is stored needs to be changed. In epoch 0 the shift is 0.
+-- Every number of an epoch is greater than all numbers of earlier epochs, including those in
+-- cursors handed out after the dump. So an old cursor continues exactly where it was, and no
+-- stored number needs to change. In epoch 0 the shift starts at 0.
 --
--- A cluster is recognised by its system identifier and its timeline. To compare them at each
--- event would cost a look into the control file, so they are compared once for each start of
--- the server, which is known from memory. The new shift follows from what is stored and from
--- the mark alone: sessions that find out at the same time agree on it without waiting.
+-- A cluster's *mark* is its system identifier and its timeline. Reading it costs a look into
+-- the control file, too much for each event. So it is compared once for each start of the
+-- server; the start time is in memory. The new shift depends only on the stored row and the
+-- mark, so sessions that compare at the same time agree on it without waiting.
 --
--- PostgreSQL forgets the transactions whose log was not yet written when it crashed. It gives
--- their numbers out again, even if a cursor has seen them. So each start within an epoch adds
--- 2^24 to the shift: more than a crash can forget. After 60,000 starts the sum reaches the bits
--- of the hash, and the numbers still grow.
+-- When PostgreSQL crashes, it forgets the transactions whose log was not yet on disk, and uses
+-- their numbers again, even if a cursor has seen them. So each start within an epoch adds 2^24
+-- to the shift: more than a crash can forget. After 60,000 starts the sum reaches the bits of
+-- the hash, and the numbers still grow.
 create or replace function holdfast.server_start()
 returns timestamptz
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  -- If one process crashes, all others are started anew, except for the postmaster. These statistics are then reset.
+  -- If one process crashes, the postmaster restarts all others. Then these statistics are reset.
   select greatest(
     pg_postmaster_start_time(),
     least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))
 $$;
 comment on function holdfast.server_start() is
-  'When the server was started, or has started all its processes anew after one had crashed.';
+  'Return when the server started, or restarted all its processes after one had crashed.';
 
 create or replace function holdfast.cluster_mark()
 returns text
@@ -63,10 +63,11 @@ as $$
     else (epoch::bigint << 52) + (('x' || left(md5(coalesce(mark, '')), 3))::bit(12)::bigint << 40)
   end
 $$;
-comment on function holdfast.cluster_shift(integer, text) is 'What is added to the transaction numbers of a cluster.';
+comment on function holdfast.cluster_shift(integer, text) is 'Return what a new epoch adds to the transaction numbers of a cluster.';
 
--- The row as it should be. Without a mark, stored or readable, the database has moved if events
--- carry numbers that this cluster has not given out yet.
+-- Compare the stored row with this cluster and return the row as it should be. If the mark
+-- is not stored, or cannot be read, the database has moved if events carry numbers that this
+-- cluster has not used yet.
 create or replace function holdfast.compared_cluster(known holdfast.cluster)
 returns holdfast.cluster
 language plpgsql stable
@@ -77,9 +78,9 @@ declare
   epoch constant integer := coalesce(known.epoch, 0);
   top xid8;
 begin
-  known.epoch := coalesce(known.epoch, 0); -- should somebody have emptied the table
+  known.epoch := coalesce(known.epoch, 0); -- in case the table was emptied
   if mark is null or known.mark is null then
-    -- What a transaction of this moment has written is visible only to itself.
+    -- Include our own number: this transaction sees its own events.
     top := greatest(pg_snapshot_xmax(pg_current_snapshot()), pg_current_xact_id_if_assigned());
     if exists (
       select from holdfast.event e where e.xid > holdfast.shifted(top, coalesce(known.shift, 0))
@@ -100,9 +101,10 @@ begin
 end
 $$;
 comment on function holdfast.compared_cluster(holdfast.cluster) is
-  'The row of `cluster` after a comparison with the cluster that this is.';
+  'Return the row of `cluster` after a comparison with this cluster.';
 
--- For who reads. A standby cannot compare: it goes by what its primary has written.
+-- Return the shift for a reader: compare, but write nothing. A standby does not compare; it
+-- uses the row that its primary has written.
 create or replace function holdfast.xid_shift()
 returns bigint
 language plpgsql stable
@@ -119,9 +121,10 @@ begin
   return known.shift;
 end
 $$;
-comment on function holdfast.xid_shift() is 'What to add to the transaction numbers of this cluster.';
+comment on function holdfast.xid_shift() is 'Return what to add to the transaction numbers of this cluster.';
 
--- For who writes, and for upkeep: what was found out is kept. Nobody waits for the row.
+-- Return the shift for a writer or for upkeep, and store the result of a comparison. If another
+-- session has locked the row, this one does not wait: the other one stores the same.
 create or replace function holdfast.note_cluster()
 returns bigint
 language plpgsql volatile
@@ -129,33 +132,33 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   known holdfast.cluster;
-  found_out holdfast.cluster;
+  compared holdfast.cluster;
 begin
   select c.* into known from holdfast.cluster c;
   if known.seen_at = holdfast.server_start() then
     return known.shift;
   end if;
-  found_out := holdfast.compared_cluster(known);
+  compared := holdfast.compared_cluster(known);
   if current_setting('transaction_isolation') = 'read committed' then
     perform from holdfast.cluster c where c is not distinct from known for update skip locked;
     if found then
       update holdfast.cluster c
-      set mark = found_out.mark, epoch = found_out.epoch, shift = found_out.shift, seen_at = found_out.seen_at;
-      if found_out.shift > known.shift then
-        -- The cursor of one job is the id of an event: those that came after the dump, or were lost in a crash, are not
-        -- given out again.
+      set mark = compared.mark, epoch = compared.epoch, shift = compared.shift, seen_at = compared.seen_at;
+      if compared.shift > known.shift then
+        -- A cursor of one job is the id of an event. Skip the ids that were used after the dump
+        -- or lost in a crash.
         perform setval('holdfast.event_seq', nextval('holdfast.event_seq') + 4294967296);
       end if;
-      if found_out.epoch > known.epoch then
-        perform holdfast.note('repair', 'events', jsonb_build_object('epoch', found_out.epoch, 'cluster', found_out.mark));
+      if compared.epoch > known.epoch then
+        perform holdfast.note('repair', 'events', jsonb_build_object('epoch', compared.epoch, 'cluster', compared.mark));
       end if;
     end if;
   end if;
-  return found_out.shift;
+  return compared.shift;
 end
 $$;
 comment on function holdfast.note_cluster() is
-  'What to add to the transaction numbers of this cluster; remembers it if this is another cluster than before.';
+  'Return what to add to the transaction numbers of this cluster, and store it if the cluster has changed.';
 
 create or replace function holdfast.shifted(number xid8, shift bigint)
 returns xid8
