@@ -13,8 +13,8 @@
 --
 -- take_back() decides which jobs pay for the death of a worker.
 --
--- Lock order: rows of `worker`, then of `live`. Locked jobs are skipped: somebody is
--- reporting on them, and the next look comes soon.
+-- Lock order: rows of `worker`, then of `live`. Locked jobs are skipped: a
+-- report on them is under way, and the next look comes soon.
 create or replace function holdfast.recover(timeout interval default null)
 returns integer
 language plpgsql volatile security definer
@@ -90,6 +90,43 @@ end
 $$;
 comment on function holdfast.recover(interval) is
   'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
+
+-- Note a look at the workers. Give a new lease to those whose silence may only mean that
+-- nobody looked. Returns the time of the look before the last: workers heard of since are
+-- alive.
+create or replace function holdfast.look(now_at timestamptz)
+returns timestamptz
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  looks timestamptz[];
+  usual interval;
+begin
+  select d.looks into looks from holdfast.duty d where d.name = 'recover';
+  usual := coalesce(least(looks[1] - looks[2], looks[2] - looks[3]), interval '0');
+  -- If the clock was set back, a heartbeat may lie in the future. A dead worker would count as
+  -- alive until then.
+  update holdfast.worker w
+  set graced_at = now_at, heartbeat_at = least(w.heartbeat_at, now_at)
+  where w.id in (
+    select s.id
+    from holdfast.worker s
+    where s.lost_at is null
+      and s.left_at is null
+      -- Only workers that this gap between looks would condemn.
+      and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + s.lease_time / 2)
+    -- A locked worker is alive. Skip it: a claim may stay open for long and would block every look.
+    for update skip locked);
+  insert into holdfast.duty (name, looks)
+  values ('recover', array[now_at])
+  on conflict (name) do update
+    set looks = (excluded.looks || duty.looks)[1:3];
+  return looks[2];
+end
+$$;
+comment on function holdfast.look(timestamptz) is 'Note a look at the workers and give a new lease to those whose silence may only mean that nobody looked; returns the time of the look before the last.';
 
 -- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
 -- `until`; the next look continues.
@@ -176,42 +213,6 @@ end
 $$;
 comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
   'Take back the jobs that lost or departed workers hold, also from claims that were under way at their end; returns how many.';
-
--- Note a look at the workers. Give a new lease to workers whose heartbeats nobody could
--- hear. Returns the time of the look before the last: workers heard of since are alive.
-create or replace function holdfast.look(now_at timestamptz)
-returns timestamptz
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  looks timestamptz[];
-  usual interval;
-begin
-  select d.looks into looks from holdfast.duty d where d.name = 'recover';
-  usual := coalesce(least(looks[1] - looks[2], looks[2] - looks[3]), interval '0');
-  -- If the clock was set back, a heartbeat may lie in the future. A dead worker would count as
-  -- alive until then.
-  update holdfast.worker w
-  set graced_at = now_at, heartbeat_at = least(w.heartbeat_at, now_at)
-  where w.id in (
-    select s.id
-    from holdfast.worker s
-    where s.lost_at is null
-      and s.left_at is null
-      -- Only workers that this gap between looks would condemn.
-      and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + s.lease_time / 2)
-    -- A locked worker is alive. Skip it: a claim may stay open for long and would block every look.
-    for update skip locked);
-  insert into holdfast.duty (name, looks)
-  values ('recover', array[now_at])
-  on conflict (name) do update
-    set looks = (excluded.looks || duty.looks)[1:3];
-  return looks[2];
-end
-$$;
-comment on function holdfast.look(timestamptz) is 'Note a look at the workers and give a new lease to those that nobody could hear; returns the time of the look before the last.';
 
 -- Take held jobs away from their workers; returns how many. The caller has locked them.
 -- Without a reason, their workers were lost, and who_pays() decides about the attempts.
@@ -334,10 +335,11 @@ comment on function holdfast.take_back(uuid[], timestamptz, text) is 'Take held 
 --
 -- - A worker holds at most one suspect that is not cleared: claim() sees to that. If it
 --   holds one, that job pays.
--- - Otherwise nobody pays: any of the jobs may be the culprit. All become suspects.
+-- - Otherwise no job pays: any of the jobs may be the culprit. All become suspects.
 -- - Deaths are counted per job, because a culprit may be cleared each time before it kills.
 --   A job with more deaths than max_attempts pays and ends, unless another suspect pays.
--- - A job that must not run twice (`once`) pays and ends at its first death.
+-- - A job that must not run twice (`once`) pays and ends at its first death, and also when it
+--   is taken back for a reason.
 -- - With a reason, every job pays, and no deaths are counted.
 --
 -- When the worker died is not known, only when it was last alive. A suspect is cleared if it
