@@ -67,7 +67,7 @@ class Pooler:
 def share_sessions(dsn: str) -> bool | None:
     """Return whether two connections share sessions; None if they could not be made.
 
-    In session mode a connection keeps its session, and no other connection has the same one. So True is certain.
+    In session mode a connection keeps its session, and no other one gets it meanwhile. So True is certain.
     """
     pids: tuple[set[int], set[int]] = (set(), set())
     with contextlib.suppress(psycopg.Error), contextlib.ExitStack() as stack:

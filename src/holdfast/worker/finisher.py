@@ -45,7 +45,7 @@ class Finisher:
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
-        # How many reports are set aside until a timer ends. Those in `_alone` count too: run() subtracts them.
+        # How many reports are set aside. Those in `_alone` count too, until run() sends them.
         self._aside = 0
         # Reports whose timer has ended and that are sent one by one.
         self._alone: list[Report] = []
