@@ -280,3 +280,34 @@ def test_a_handler_may_go_on_after_its_commit(hf, work, until, told):
     until(lambda: ends)
     assert ends == [False]
     assert told.named("lease.lost") == []
+
+
+@pytest.mark.parametrize("said", ["publish(%s, %s, 'in.sql')", "progress(%s, %s, 10)"])
+@pytest.mark.parametrize("ends", ["well", "badly"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_block_that_says_something_in_sql_does_not_wait_for_itself(hf, ask, kind, said, ends):
+    """Its transaction has locked the rows to which the worker would write what the handler said."""
+    say = f"select holdfast.{said}"
+    ask(f"alter database {ask('select quote_ident(current_database())')[0][0]} set lock_timeout = '3s'")
+
+    @hf.task(name="sync", max_attempts=1)
+    def sync(ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            ctx.event("from.python")
+            conn.execute(say, [ctx.job_id, ctx.lease])
+            if ends == "badly":
+                raise ValueError
+
+    @hf.task(name="async", max_attempts=1)
+    async def async_(ctx: Context) -> None:
+        async with ctx.atransaction() as conn:
+            ctx.event("from.python")
+            await conn.execute(say, [ctx.job_id, ctx.lease])
+            if ends == "badly":
+                raise ValueError
+
+    job = hf.tasks.get(kind).enqueue()
+    run(hf)
+    names = [event.name for event in job.events()]
+    in_sql = ["in.sql"] if "publish" in said and ends == "well" else []
+    assert names == [*in_sql, "from.python", "job.completed" if ends == "well" else "job.dead"]

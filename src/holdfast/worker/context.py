@@ -278,6 +278,25 @@ class Context:
             await self._connected.arun(calls.publish_many(some))
             self.notes.published(some)
 
+    def _publish_beside(self, connection: Connection[Any]) -> None:
+        """Publish on another connection than the handler's, so that the keeper can write to the same rows.
+
+        If the handler's transaction has locked them itself, the other connection would wait forever. Then
+        the events go into that transaction, and stay unpublished here: it may be rolled back.
+        """
+        for some in portions(self.notes.unpublished()):
+            if self._connected.run(calls.publish_many(some, skip_locked=True)).locked:
+                run_on(connection, calls.publish_many(some))
+            else:
+                self.notes.published(some)
+
+    async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
+        for some in portions(self.notes.unpublished()):
+            if (await self._connected.arun(calls.publish_many(some, skip_locked=True))).locked:
+                await arun_on(connection, calls.publish_many(some))
+            else:
+                self.notes.published(some)
+
     # Finishing in a transaction of its own.
 
     @contextlib.contextmanager
@@ -296,7 +315,7 @@ class Context:
         with self._block() as database, database.borrowed() as connection, connection.transaction():
             yield connection
             self._refuse_ended(connection)
-            self._publish()  # not in here: the keeper writes to the same rows
+            self._publish_beside(connection)
             run_on(connection, self._completion())
             completed = True
         self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
@@ -309,7 +328,7 @@ class Context:
             async with database.aborrowed() as connection, connection.transaction():
                 yield connection
                 self._refuse_ended(connection)
-                await self._apublish()
+                await self._apublish_beside(connection)
                 await arun_on(connection, self._completion())
                 completed = True
         self.finished = completed
