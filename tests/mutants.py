@@ -281,6 +281,13 @@ MUTANTS = [
         "sql/test_sql_lanes.py",
     ),
     Mutant(
+        "who_pays: forgets a suspect that somebody has locked",
+        "recover.sql",
+        "                and j.id <> all(ids)\n",
+        "                and false\n",
+        "sql/test_sql_suspects.py",
+    ),
+    Mutant(
         "retire_lanes: does not note how long it took",
         "upkeep.sql",
         "        perform holdfast.note_look(part, part_begun_at);\n",

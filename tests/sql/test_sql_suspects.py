@@ -450,3 +450,22 @@ def test_killers_die_in_time_and_innocents_never(sql, clock, killers, innocents,
     assert max(kills.values()) <= 2, "max_attempts + 1"
     others = {(sql.state(job_id), sql.job(job_id).attempt) for job_id in ids if job_id not in kills}
     assert others == {("completed", 1)}
+
+
+def test_a_suspect_that_somebody_has_locked_pays_for_the_death_of_its_worker_all_the_same(
+    sql, other, clock, worker_with, dies
+):
+    """Its neighbour, which has run at its last death but for this one, is judged before it."""
+    worker, (long, killer) = worker_with(2, max_attempts=1)
+    dies(worker, after=1)
+    worker = sql.value("register")
+    assert sql.claim_one(worker=worker).id == long.id
+    clock.advance(seconds=60)
+    sql.value("heartbeat", worker=worker)
+    assert sql.claim_one(worker=worker).id == killer.id
+    with other.transaction():
+        other("select from holdfast.job where id = %s for update", killer.id)
+        assert dies(worker, after=1) == 1
+        assert (sql.state(long.id), sql.state(killer.id)) == ("pending", "running")
+    assert sql.value("recover", timeout="10 minutes") == 1
+    assert (sql.state(long.id), sql.state(killer.id)) == ("pending", "dead")

@@ -374,7 +374,21 @@ as $$
       s.once or (
         who_pays.reason is null
         and s.deaths > s.max_attempts
-        and (s.uncleared or not bool_or(s.uncleared) over (partition by s.worker_id))
+        and (
+          s.uncleared
+          or not bool_or(s.uncleared) over (partition by s.worker_id)
+            -- A suspect that another transaction has locked is judged later, and pays then.
+            and not exists (
+              select
+              from holdfast.live j
+              join holdfast.lane l on l.id = j.lane_id
+              left join lateral (select d.longest from holdfast.death d where d.job_id = j.id offset 0) d on true
+              where j.worker_id = s.worker_id
+                and j.state = 'claimed'
+                and l.kind = 2
+                and j.id <> all(ids)
+                and s.alive_at - j.claimed_at < holdfast.clearing_time(d.longest))
+        )
       ) as ends
     from seen s
   )
