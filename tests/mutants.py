@@ -652,6 +652,13 @@ MUTANTS = [
         "sql/test_sql_clusters.py",
     ),
     Mutant(
+        "cluster: an orderly restart changes the numbers",
+        "cluster.sql",
+        "when known.seen_at < holdfast.server_crash() then",
+        "when known.seen_at is not null then",
+        "sql/test_sql_clusters.py",
+    ),
+    Mutant(
         "cluster: the crash of one process is no start",
         "cluster.sql",
         "    least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))",

@@ -224,7 +224,14 @@ def test_the_first_cluster_keeps_its_own_numbers(sql, job):
     assert sql.one("select e.xid < pg_snapshot_xmax(pg_current_snapshot()) from holdfast.event e")
 
 
-def test_each_restart_of_the_same_cluster_goes_on_above_all_that_was_before(sql, job):
+def test_an_orderly_restart_changes_no_number(sql, job):
+    sql.value("tick")
+    sql("update holdfast.cluster set seen_at = seen_at + interval '1 second'")
+    publish(sql, job, "first")
+    assert known(sql) == (0, 0, sql.one("select holdfast.cluster_mark()"), True)
+
+
+def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql, job):
     sql.value("tick")
     names, reader = [], Reader(None)
     for number in range(3):
