@@ -129,7 +129,7 @@ def _details(job: Claimed, report: Report) -> list[str]:
 
 
 def _next_try(now: JobSnapshot, finished: _Finished) -> list[str]:
-    """What has become of a job that failed."""
+    """Say where a failed job is now: waiting for its next try, or dead."""
     match now.state:
         case "dead":
             return [f"dead: it is not tried again by itself. To try again: holdfast replay {now.id}"]

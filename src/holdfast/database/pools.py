@@ -88,7 +88,7 @@ class Database:
 
     @property
     def transaction_pooling(self) -> bool | None:
-        """What was said or found out; None until then."""
+        """Return the mode that was configured or detected; None until one is known."""
         return self.pooler.transaction_mode if self.pooler.is_known else None
 
     def run(self, call: Call[T]) -> T:

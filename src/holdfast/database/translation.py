@@ -22,7 +22,7 @@ from holdfast.errors import (
 )
 from holdfast.secret import mask_dsn
 
-# A statement of ours is not prepared where it should be, or is where it should not: 26000 and 42P05.
+# 26000: a prepared statement is missing. 42P05: it exists already. A pooler has changed the session.
 _POOLED = frozenset({"26000", "42P05"})
 _POOLED_HINT = (
     "Behind a pooler in transaction mode, such as PgBouncer, write Holdfast(dsn, transaction_pooling=True); "

@@ -151,7 +151,7 @@ class Server:
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[writer] = None
         if len(self._connections) > MOST_CONNECTIONS:
-            # Not this one: whoever connects and says nothing must not keep a probe out.
+            # Not this one: a silent connection must not keep a probe out.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.transport.abort()
