@@ -193,7 +193,6 @@ $$;
 comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
 
 -- Move the heads up to `proven`: no job can still appear at or below it.
-drop function if exists holdfast.advance_safely(bigint); -- it knew no transaction
 create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
 returns integer
 language plpgsql volatile
@@ -235,7 +234,6 @@ comment on function holdfast.advance_safely(bigint, xid8) is 'Move the heads up 
 -- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
 -- head goes back to them instead. Workers that their commit woke found nothing, so they are
 -- woken again.
-drop function if exists holdfast.take_in_late(bigint); -- it told whether there were more
 create or replace function holdfast.take_in_late(from_seq bigint)
 returns void
 language plpgsql volatile
@@ -291,7 +289,6 @@ comment on function holdfast.take_in_late(bigint) is
 -- holds them by then.
 --
 -- Each savepoint is a locker of its own. With more than a thousand, no locked job is passed.
-drop function if exists holdfast.advance_eagerly(bigint); -- it passed no locked job
 create or replace function holdfast.advance_eagerly(most bigint, old_xid xid8)
 returns integer
 language plpgsql volatile
@@ -496,8 +493,6 @@ end
 $$;
 comment on function holdfast.promote_from(timestamptz, timestamptz, timestamptz, xid8) is
   'The time from which promote reads, from the last such time and the time from which jobs may have come late.';
-
-drop function if exists holdfast.note_proof(bigint, text[], bigint); -- of 0.1
 
 -- Return the open transactions that may have taken a place. The names of prepared ones begin
 -- with 'prepared'.

@@ -416,7 +416,6 @@ comment on function holdfast.bytes_at_most(jsonb) is 'How large a payload may be
 
 -- How many of the jobs at these places have room together, and how large they are. No
 -- more of them are unpacked than have room.
-drop function if exists holdfast.fitting(integer[], bigint); -- it was told their sizes
 create or replace function holdfast.fitting(places tid[], room bigint)
 returns table (amount integer, bytes bigint)
 language plpgsql volatile
@@ -470,7 +469,6 @@ comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker h
 -- Whether a worker holds a suspect that is not cleared yet: that may still kill the
 -- worker. A suspect is cleared when it has run clearly longer than at any death so far.
 -- Twenty innocent jobs of an hour each would otherwise run one after the other.
-drop function if exists holdfast.has_fresh_suspect(uuid, timestamptz); -- each was cleared after 5 seconds
 create or replace function holdfast.has_uncleared_suspect(worker uuid, now_at timestamptz)
 returns boolean
 language sql volatile

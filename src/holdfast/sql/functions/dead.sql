@@ -73,7 +73,6 @@ comment on function holdfast.pick_dead(text, text, text, timestamptz, timestampt
 -- from which it goes on, unless it is to start over: the header `resumes` tells a
 -- worker to look for them although it is a first attempt. One whose id a live job
 -- has is left alone.
-drop function if exists holdfast.revive(uuid[], timestamptz); -- when none could start over
 create or replace function holdfast.revive(ids uuid[], now_at timestamptz, start_over boolean)
 returns bigint
 language plpgsql volatile
@@ -161,7 +160,6 @@ $$;
 comment on function holdfast.note_dead(text, bigint, text, text, text, timestamptz, timestamptz) is
   'Write to the audit log what was done to the dead letters that matched.';
 
-drop function if exists holdfast.replay(uuid); -- when none could start over
 create or replace function holdfast.replay(id uuid, start_over boolean default false)
 returns text
 language plpgsql volatile security definer
@@ -181,7 +179,6 @@ $$;
 comment on function holdfast.replay(uuid, boolean) is
   'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the steps not if it is to start over. Returns pending.';
 
-drop function if exists holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer); -- when none could start over
 create or replace function holdfast.replay_many(
   queue text default null,
   task text default null,
@@ -213,9 +210,6 @@ end
 $$;
 comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
   'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
-select holdfast.replace_function(
-  'holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean)', -- without everything
-  'holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean)');
 
 create or replace function holdfast.purge(id uuid)
 returns void
@@ -261,9 +255,6 @@ end
 $$;
 comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
   'Remove the dead jobs that match, or everything, for good, with their errors; returns how many.';
-select holdfast.replace_function(
-  'holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer)', -- without everything
-  'holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean)');
 
 -- Send a waiting job to the dead letters by hand.
 create or replace function holdfast.give_up(id uuid, reason text default null)

@@ -7,7 +7,6 @@
 --
 -- Each needs the whole table for a moment, and steps back after 50 ms if somebody
 -- reads it: every finish would wait behind us.
-drop function if exists holdfast.drop_partitions(timestamptz); -- for one table alone
 create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile

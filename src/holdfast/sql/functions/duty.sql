@@ -36,8 +36,6 @@ $$;
 comment on function holdfast.await_duty(text) is
   'Wait for the lock of a duty, no longer than lock_timeout, and hold it until the end of the transaction.';
 
-drop function if exists holdfast.duty_lock(text); -- when it was an advisory lock
-
 -- The log hears of an error once a minute while it stays the same.
 create or replace function holdfast.note_duty(duty text, error text)
 returns void

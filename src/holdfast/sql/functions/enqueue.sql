@@ -237,8 +237,7 @@ select holdfast.replace_function(
 --
 -- An id that a tenant may not see is refused in one way, whatever its job is or was: neither
 -- its task nor its payload can be found out by guessing, and it cannot be taken over.
-drop function if exists holdfast.use_id(uuid, text, jsonb, timestamptz); -- without a queue
-create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz, queue text default null)
+create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz, queue text)
 returns boolean
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

@@ -126,7 +126,6 @@ comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an eve
 -- numbered, so that what is sent again after a lost reply is written once. Returns
 -- the jobs that are no longer held; with `skip_locked` also those that another
 -- transaction has locked, of which nothing was written.
-drop function if exists holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[]); -- without skip_locked
 create or replace function holdfast.publish_many(
   ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean default false)
 returns table (publish_many uuid, locked boolean)

@@ -287,7 +287,6 @@ comment on function holdfast.refuse_doubles(uuid[]) is 'Refuse reports that name
 
 -- The part of finish() for jobs that do not end well: each goes to where its
 -- outcome, its attempts and a wish to cancel send it.
-drop function if exists holdfast.give_back(uuid[], uuid[], text[], text[], text[], boolean[], interval[], timestamptz); -- without durations
 create or replace function holdfast.give_back(
   ids uuid[],
   leases uuid[],
@@ -297,8 +296,7 @@ create or replace function holdfast.give_back(
   retries boolean[],
   delays interval[],
   now_at timestamptz,
-  -- With a default: during an upgrade, a finish() that has begun calls it without.
-  durations double precision[] default null
+  durations double precision[]
 )
 returns bigint
 language plpgsql volatile

@@ -12,9 +12,6 @@
 drop trigger if exists job_leaves_by_the_door on holdfast.live;
 drop trigger if exists job_arrival on holdfast.live;
 drop trigger if exists job_guard on holdfast.live;
-drop function if exists
-  holdfast.refuse_broken(holdfast.live), holdfast.is_newborn(holdfast.live), holdfast.refuse_birth(holdfast.live),
-  holdfast.refuse_arrival(holdfast.live);
 
 -- There are no check constraints on `live`, and hardly a WHEN clause: each
 -- is parsed anew by every statement, and with all the rules in them that made up
@@ -146,9 +143,8 @@ $$;
 comment on function holdfast.refuse_leaving() is 'Raise the error for a row that vanishes other than through our functions.';
 
 -- Functions of earlier releases, which may be at work during an upgrade, delete from `job` by this door.
-drop function if exists holdfast.door(boolean); -- it used to return nothing
-create function holdfast.door(is_open boolean)
-returns text
+create or replace function holdfast.door(is_open boolean)
+returns void
 language sql volatile
 as $$
   select set_config('holdfast.door', case when is_open then 'open' else '' end, true)

@@ -127,6 +127,3 @@ as $$
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
   'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of max_attempts, whether the caller may, and the time.';
-select holdfast.replace_function(
-  'holdfast.places(text[], text[], integer[])', -- without declared
-  'holdfast.places(text[], text[], integer[], integer[])');

@@ -30,7 +30,6 @@ comment on view holdfast.sleeper is 'Live workers that want to be notified: thos
 
 -- Who sleeps for jobs of a task: anybody that serves its queue, anybody that serves
 -- all. Without a SET clause, so that it becomes a part of the query that asks it.
-drop function if exists holdfast.sleepers(text, text); -- when priorities did not matter
 create or replace function holdfast.sleepers(queue text, task text, priority integer)
 returns table (of_queue boolean, of_all boolean)
 language sql stable
@@ -73,8 +72,6 @@ begin
 end
 $$;
 comment on function holdfast.wake(text, boolean, boolean) is 'Notify those that sleep for this queue, and those that sleep for all.';
-
-drop function if exists holdfast.wake(integer[]); -- as it was called in 0.1
 
 create or replace function holdfast.wake_lanes(lanes integer[])
 returns void

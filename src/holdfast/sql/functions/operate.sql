@@ -130,7 +130,6 @@ comment on function holdfast.pick_matching(text, text, text, integer, uuid) is '
 -- `amount`, so that no transaction holds a million rows: call it again with
 -- `after => last_id` until that is null. Whoever does reads every job once; to
 -- begin anew each time is right too, but walks over all that is gone already.
-drop function if exists holdfast.cancel_matching(text, text, text, integer); -- it used to say no last_id
 create or replace function holdfast.cancel_matching(
   queue text default null,
   task text default null,
@@ -177,9 +176,6 @@ end
 $$;
 comment on function holdfast.cancel_matching(text, text, text, integer, uuid, boolean) is
   'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
-select holdfast.replace_function(
-  'holdfast.cancel_matching(text, text, text, integer, uuid)', -- without everything
-  'holdfast.cancel_matching(text, text, text, integer, uuid, boolean)');
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
 create or replace function holdfast.cancels(worker uuid)

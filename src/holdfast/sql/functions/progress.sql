@@ -10,7 +10,6 @@
 -- returned with `locked` true, and nothing is written of it. All that write what hangs
 -- on a job have locked its row, so this one lock shows whether any of them is open.
 drop function if exists holdfast.start(uuid[], uuid[], double precision[]); -- as it was in 0.1
-drop function if exists holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[]); -- without skip_locked
 create or replace function holdfast.start(
   ids uuid[],
   leases uuid[],
@@ -140,7 +139,6 @@ comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
 -- that another transaction has locked, of which nothing was written.
 -- A step that is an empty text has ended.
 drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[]); -- without steps
-drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[]); -- without skip_locked
 create or replace function holdfast.progress_many(
   ids uuid[],
   leases uuid[],

@@ -188,7 +188,7 @@ begin
       cross join lateral (
         select j.id from holdfast.live j where j.id = h.id and j.lease = h.lease for update skip locked
       ) j);
-    total := total + holdfast.take_back(locked, now_at);
+    total := total + holdfast.take_back(locked, now_at, null);
     select stepped_over || array_agg(h.id), unsettled || array_agg(h.worker) into stepped_over, unsettled
     from unnest(held.ids, held.workers) h (id, worker)
     where h.id <> all(locked);
@@ -220,8 +220,7 @@ comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
 --
 -- A job that was asked to cancel is cancelled. A job that pays with its last attempt is
 -- dead. All others go back to the queue as suspects.
-drop function if exists holdfast.take_back(uuid[], timestamptz); -- as it was in 0.1
-create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text default null)
+create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text)
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp

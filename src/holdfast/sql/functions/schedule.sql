@@ -344,8 +344,6 @@ end
 $$;
 comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
 
-drop function if exists holdfast.refuse_schedule(text); -- it had but one caller
-drop function if exists holdfast.list_schedules(); -- when it had no words
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
   name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer,
@@ -519,7 +517,6 @@ $$;
 comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is 'The next time of a schedule, or in a minute if it cannot be told.';
 
 -- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
-drop function if exists holdfast.fire_one(holdfast.schedule, timestamptz); -- when it had no deadline
 create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
 returns void
 language plpgsql volatile

@@ -66,7 +66,7 @@ begin
       ) j
       where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
       limit 50000);
-    done := done + holdfast.take_back(orphans, now_at);
+    done := done + holdfast.take_back(orphans, now_at, null);
   end if;
 
   -- Waiting, but out of attempts because the maximum was lowered: claims step
@@ -247,7 +247,6 @@ comment on function holdfast.forget_old(text, text, timestamptz, text[]) is
 -- the table would otherwise make the attach wait, and every finish behind it.
 -- Never for today: a finish on its way to the default partition waits for the
 -- attach, and would then be refused there (23514) because its day has moved out.
-drop function if exists holdfast.make_partitions(timestamptz); -- for one table alone
 create or replace function holdfast.make_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
