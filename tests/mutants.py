@@ -78,6 +78,20 @@ MUTANTS = [
         "sql/test_sql_skip_locked.py",
     ),
     Mutant(
+        "finish: does not look for those that a transaction has touched",
+        "finish.sql",
+        "      if skip_locked and found.touched then\n",
+        "      if false then\n",
+        "sql/test_sql_skip_locked.py",
+    ),
+    Mutant(
+        "finish: takes the lock of an open transaction for that of the claim",
+        "finish.sql",
+        "          j.xmax <> j.xmin and j.xmax <> '0' as touched\n",
+        "          false as touched\n",
+        "sql/test_sql_skip_locked.py",
+    ),
+    Mutant(
         "finish: takes a locked job for one that was reported",
         "finish.sql",
         "        or (skip_locked and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));\n",
@@ -87,8 +101,8 @@ MUTANTS = [
     Mutant(
         "finish: tells everybody that a job is locked",
         "finish.sql",
-        "  locked boolean := mixed or skip_locked;\n",
-        "  locked boolean := mixed or skip_locked; skip_locked constant boolean := true;\n",
+        "  locked boolean := mixed;\n",
+        "  locked boolean := mixed; skip_locked constant boolean := true;\n",
         "sql/test_sql_skip_locked.py::test_only_a_caller_that_asks_for_it_is_told_that_a_job_is_locked",
     ),
     Mutant(

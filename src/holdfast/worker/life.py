@@ -95,7 +95,8 @@ class Life:
             self._claiming = database.session(*claiming, deadline=deadline, outage=self._outage)
         self._finishing = database.session(
             ("application_name", "holdfast finisher"),
-            ("lock_timeout", "1s"),
+            # Shorter than deadlock_timeout: in a deadlock the reports give way, not the other transaction.
+            ("lock_timeout", "500ms"),
             deadline=deadline,
             outage=self._outage,
         )

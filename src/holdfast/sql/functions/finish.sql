@@ -44,7 +44,7 @@ as $$
 declare
   now_at timestamptz;
   mixed boolean := coalesce(outcomes && '{failed,snoozed,released,interrupted}', false);
-  locked boolean := mixed or skip_locked;
+  locked boolean := mixed;
   shown uuid[];
   found record;
   lanes record;
@@ -70,12 +70,17 @@ begin
   -- sorted: the rows are then locked in that order as they go. Where one changes
   -- under our hands, or other statements follow, everything is locked first, in
   -- the order of ids, and read once the locks are held.
+  --
+  -- With skip_locked, the rows are also locked first if a transaction has touched one
+  -- of them since its claim: that transaction may still be open. (To lock all of them
+  -- always costs 0.7 us a job of 6.3.) If a row is locked between the look and the
+  -- write, this call waits for it up to its lock_timeout, and fails.
   loop
-    if skip_locked then
+    if locked and skip_locked then
       -- Lock and read at once: what others have locked is not among what is found.
       select
         array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
-        array_agg(k.id) filter (where k.came_back) as came_back
+        array_agg(k.id) filter (where k.came_back) as came_back, false as touched
       into found
       from (
         select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
@@ -96,14 +101,20 @@ begin
       end if;
       select
         array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
-        array_agg(k.id) filter (where k.came_back) as came_back
+        array_agg(k.id) filter (where k.came_back) as came_back, bool_or(k.touched) as touched
       into found
       from (
-        select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
+        select
+          j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back,
+          j.xmax <> j.xmin and j.xmax <> '0' as touched
         from holdfast.live j
         where j.id = any(ids)
         order by j.id
       ) k;
+      if skip_locked and found.touched then
+        locked := true;
+        continue;
+      end if;
     end if;
     maybe := maybe || coalesce(found.came_back, '{}');
     lowest := least(lowest, found.ids[1]);
