@@ -83,7 +83,7 @@ def test_to_wait_for_a_duty_by_hand_has_an_end(sql, other):
 def test_to_do_the_duties_writes_next_to_nothing(sql, connect):
     """A locked row would be written to the log at each look, several times a second."""
     for _ in range(2):
-        for duty in LOCKS:
+        for duty in DUTIES:
             with sql.connection.transaction():
                 take(sql, duty)
                 assert sql.one("select holdfast.try_duty(%s)", duty), "it has it already"

@@ -169,7 +169,9 @@ begin
         excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
         excluded.due_from, excluded.promote_from, excluded.old_xid, excluded.mark_xid, excluded.mark_at);
   end if;
-  perform holdfast.note_done('advance', now_at);
+  if holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'advance'), now_at) then
+    perform holdfast.note_done('advance', now_at);
+  end if;
   return moved;
 end
 $$;

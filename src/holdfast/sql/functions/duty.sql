@@ -9,13 +9,22 @@
 --
 -- SHARE UPDATE EXCLUSIVE conflicts with itself, and neither with a dump nor with the
 -- fast path of other locks.
+--
+-- Each lock is written out, and no search_path is set: this takes 385 us after a pause
+-- instead of 440, where an advisory lock takes 335.
 create or replace function holdfast.try_duty(duty text)
 returns boolean
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-  execute format('lock table holdfast.%I in share update exclusive mode nowait', 'duty_' || try_duty.duty);
+  case try_duty.duty
+    when 'promote' then lock table holdfast.duty_promote in share update exclusive mode nowait;
+    when 'advance' then lock table holdfast.duty_advance in share update exclusive mode nowait;
+    when 'recover' then lock table holdfast.duty_recover in share update exclusive mode nowait;
+    when 'fold_stats' then lock table holdfast.duty_fold_stats in share update exclusive mode nowait;
+    when 'upkeep' then lock table holdfast.duty_upkeep in share update exclusive mode nowait;
+    when 'sweep' then lock table holdfast.duty_sweep in share update exclusive mode nowait;
+  end case;
   return true;
 exception when lock_not_available then
   return false;
@@ -80,7 +89,8 @@ end
 $$;
 comment on function holdfast.report_duty(text, text) is 'Say that a duty failed which could not say so itself; for a worker.';
 
--- Written once a minute, so that an idle database stays idle. Recover notes each of its looks anyway.
+-- promote() and advance() run several times a second, so they look first whether the last
+-- note is old.
 create or replace function holdfast.note_done(duty text, now_at timestamptz)
 returns void
 language sql volatile
@@ -88,12 +98,19 @@ set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.duty as d (name, done_at)
   select note_done.duty, note_done.now_at
-  where not exists (
-    select from holdfast.duty o
-    where o.name = note_done.duty and note_done.now_at between o.done_at and o.done_at + interval '1 minute')
+  where holdfast.is_old((select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
   on conflict (name) do update set done_at = excluded.done_at
 $$;
 comment on function holdfast.note_done(text, timestamptz) is 'Note that a duty ended well.';
+
+-- A note is written once a minute, so that an idle database stays idle.
+create or replace function holdfast.is_old(done_at timestamptz, now_at timestamptz)
+returns boolean
+language sql stable
+as $$
+  select is_old.done_at is null or is_old.now_at not between is_old.done_at and is_old.done_at + interval '1 minute'
+$$;
+comment on function holdfast.is_old(timestamptz, timestamptz) is 'Decide whether the last note that a duty ended well is more than a minute old.';
 
 -- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
 -- its transaction, or wants to keep others from the duty. The owner of the schema sees when the

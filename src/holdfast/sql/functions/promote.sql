@@ -62,7 +62,9 @@ begin
       perform holdfast.make_pending(due, now_at);
     end if;
     more := cardinality(due) = promote.amount;
-    perform holdfast.note_done('promote', now_at);
+    if holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'promote'), now_at) then
+      perform holdfast.note_done('promote', now_at);
+    end if;
     if fired then -- under this lock, because those who fire at the same time must not wait for each other
       perform holdfast.note_done('fire', now_at);
     end if;
