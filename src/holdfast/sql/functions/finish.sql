@@ -11,9 +11,10 @@
 -- refused ones, each with its SQLSTATE; a report that is only repeated, because
 -- the reply to the first was lost, counts as accepted.
 --
--- With `skip_locked` it waits for no job that another transaction has locked, such
--- as an open cancel: it leaves the job as it is and returns it as 55P03. Report on
--- that job again a little later.
+-- With `skip_locked` it does not wait for jobs that another transaction has locked,
+-- such as an open cancel: it leaves the job as it is and returns it as 55P03. Report
+-- on that job again a little later. Set a `lock_timeout` too, for a lock that is taken
+-- while the function runs.
 --
 -- Lock order: rows of `live` by id, then everything that hangs on them.
 drop function if exists holdfast.finish(

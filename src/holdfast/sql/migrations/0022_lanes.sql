@@ -1,5 +1,5 @@
--- Lanes that have been empty for a while are removed: see functions/retire.sql. What is known of that stands beside the
--- lanes: to alter their table here could end in a deadlock with claims, and to write it would leave dead versions.
+-- Lanes that have been empty for a while are removed: see functions/retire.sql. The notes for that have tables of their
+-- own, because altering the table `lane` here could deadlock with claims, and writing to it would leave dead versions.
 create table holdfast.lane_activity (
   lane_id integer primary key,
   at timestamptz not null
