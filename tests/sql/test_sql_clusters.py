@@ -231,6 +231,34 @@ def test_an_orderly_restart_changes_no_number(sql, job):
     assert known(sql) == (0, 0, sql.one("select holdfast.cluster_mark()"), True)
 
 
+def test_a_crash_is_counted_once(sql, job):
+    sql.value("tick")
+    crash(sql)
+    publish(sql, job, "first")
+    shift = known(sql)[1]
+    assert shift > 0
+    sql("update holdfast.cluster set seen_at = seen_at - interval '1 day'")
+    publish(sql, job, "second")
+    assert known(sql)[1] == shift
+
+
+def test_no_event_is_missed_beside_a_reset_of_the_shared_statistics(sql, other, job):
+    publish(sql, job, "first")
+    other.enqueue(queue="elsewhere")
+    late = other.claim_one(queues=["elsewhere"])
+    with other.transaction():
+        publish(other, late, "in.flight")
+        sql("select pg_stat_reset_shared('bgwriter'), pg_stat_reset_shared('archiver')")
+        cursor = sql.value("event_cursor")
+    assert [event.name for event in sql.rows("read_events", after=cursor)] == ["in.flight"]
+
+
+def crash(sql) -> None:
+    """Leave what a crash of the server leaves."""
+    sql("update holdfast.cluster set seen_at = seen_at - interval '1 day'")
+    sql("truncate holdfast.crash_watch")
+
+
 def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql, job):
     sql.value("tick")
     names, reader = [], Reader(None)
@@ -238,7 +266,7 @@ def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql, j
         publish(sql, job, f"event.{number}")
         names += reader.read(sql)
         assert (known(sql)[0], known(sql)[1] > 0, known(sql)[3]) == (0, number > 0, True)
-        sql("update holdfast.cluster set seen_at = seen_at - interval '1 day'")
+        crash(sql)
         cursor = sql.value("event_cursor")
     assert names == ["event.0", "event.1", "event.2"]
     publish(sql, job, "event.3")

@@ -327,3 +327,18 @@ def test_the_search_for_empty_lanes_rests_a_hundred_times_as_long_as_it_took(sql
     clock.advance(minutes=2)
     sql.value("upkeep", rest="0 seconds")
     assert sql(steps) == [(1, 1)]
+
+
+def test_a_full_queue_does_not_keep_the_due_jobs_of_others_waiting(sql, other, clock, emptied):
+    sql.rows("configure", queue="default", settings='{"lane_limit": 1}')
+    with other.transaction():
+        late = other.enqueue("a", delay="1 minute")
+        sql.value("upkeep")  # the lane is marked while the job is on its way there
+        assert sql("select lane_id from holdfast.retired_lane") == [(emptied,)]
+    sql.enqueue("b")  # and another task takes its place
+    due = sql.enqueue("c", queue="elsewhere", delay="1 minute")
+    clock.advance(minutes=2)
+    sql.value("promote")
+    assert (sql.state(late), sql.state(due)) == ("pending", "pending")
+    upkeep(sql, 2 * STEPS)
+    assert late in {job.id for job in sql.claim()}

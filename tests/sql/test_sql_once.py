@@ -147,3 +147,25 @@ def test_a_start_that_must_be_the_only_one_is_on_disk_whatever_the_session_says(
         sql.rows("start", ids=[job.id], leases=[job.lease], once=[once])
         assert sql.one("select current_setting('synchronous_commit')") == kept
     assert sql.one("select current_setting('synchronous_commit')") == "off"
+
+
+def test_what_a_start_has_said_stays_when_another_start_says_less(sql):
+    sql.enqueue()
+    job = sql.claim_one()
+    sql.rows("start", ids=[job.id], leases=[job.lease], once=[True], timeouts=["1 hour"])
+    said = "select deadline_at > holdfast.clock() + interval '30 minutes', once from holdfast.running"
+    sql.rows("start", ids=[job.id], leases=[job.lease], once=[True])
+    assert sql(said) == [(True, True)]
+    sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=["1 minute"])
+    assert sql(said) == [(False, True)]
+
+
+def test_a_start_says_nothing_for_a_later_claim(sql):
+    sql.enqueue()
+    job = sql.claim_one()
+    sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=["1 hour"])
+    with sql.transaction():
+        sql("update holdfast.running set once = true")  # the row of an earlier claim may stay behind
+        sql("update holdfast.running set lease = gen_random_uuid()")
+    sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=["1 minute"])
+    assert sql("select once from holdfast.running") == [(False,)]

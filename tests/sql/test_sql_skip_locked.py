@@ -200,3 +200,16 @@ def test_a_report_that_is_repeated_after_another_claim_took_the_job_is_accepted(
     assert again.id == job.id
     assert sql.finish([job], outcome, **delays, skip_locked=True) == []
     assert sql.finish([again], skip_locked=True) == []
+
+
+@pytest.mark.parametrize("skip_locked", [False, True])
+@pytest.mark.parametrize("outcome", ["completed", "cancelled"])
+def test_a_lost_lease_takes_no_event_from_the_other_jobs_of_its_batch(sql, new_lease, outcome, skip_locked):
+    sql.enqueue_many(4)
+    assert sql.finish(sql.claim(), "failed", delays=["0 seconds"] * 4) == []
+    sql.value("promote")
+    *kept, lost = sorted(sql.claim(), key=lambda job: job.id)
+    (refusal,) = sql.finish([*kept, lost._replace(lease=new_lease())], outcome, skip_locked=skip_locked)
+    assert refusal.id == lost.id
+    last = "select name from holdfast.event where job_id = %s order by id desc limit 1"
+    assert {sql.one(last, job.id) for job in kept} == {f"job.{outcome}"}

@@ -3,6 +3,7 @@
 from datetime import timedelta
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 
@@ -152,3 +153,21 @@ def test_a_worker_that_is_silent_for_its_lease_time_is_called_neither_idle_nor_b
     assert sql.rows("list_workers")[0].status == "silent"
     sql.value("heartbeat", worker=worker)
     assert sql.rows("list_workers")[0].status == "busy"
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_a_worker_that_leaves_does_not_wait_for_an_open_cancel(sql, other, worker, clock, end):
+    sql.enqueue_many(3)
+    asked, *rest = sql.claim(worker=worker)
+    sql("set lock_timeout = '1ms'")
+    with other.transaction():
+        other.value("cancel", id=asked.id)
+        assert sql.value("leave", worker=worker) == 2
+        assert [sql.state(job.id) for job in rest] == ["pending"] * 2
+        if end == "rollback":
+            raise psycopg.Rollback
+    sql("reset lock_timeout")
+    clock.advance(seconds=1)
+    sql.value("recover")
+    assert sql.state(asked.id) == ("cancelled" if end == "commit" else "pending")
+    assert sql("select from holdfast.death") == []

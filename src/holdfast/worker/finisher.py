@@ -144,11 +144,15 @@ class Finisher:
         return None
 
     def _set_aside(self, locked: Sequence[Report]) -> None:
-        """Send these reports again after a growing pause: another transaction has locked their jobs."""
+        """Send these reports again after a growing pause: another transaction has locked their jobs.
+
+        Log a job only if it is still locked after the first pause. For moments, the worker's own keeper holds
+        such locks too.
+        """
         loop, new = asyncio.get_running_loop(), list[str]()
         for report in locked:
             key = (report.id, report.lease)
-            if key not in self._pauses:
+            if self._pauses.get(key) == FIRST_LOCKED_PAUSE:
                 new.append(report.id)
             pause = min(2 * self._pauses.get(key, FIRST_LOCKED_PAUSE / 2), LAST_LOCKED_PAUSE)
             self._pauses[key] = pause

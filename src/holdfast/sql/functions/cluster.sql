@@ -25,23 +25,16 @@
 -- their numbers again, even if a cursor has seen them. So each crash within an epoch adds 2^24
 -- to the shift: more than a crash can forget. After 60,000 crashes the sum reaches the bits of
 -- the hash, and the numbers still grow. An orderly restart forgets nothing and changes nothing.
-create or replace function holdfast.server_crash()
-returns timestamptz
-language sql stable
-as $$
-  -- A crash resets these statistics. An orderly restart keeps them.
-  select least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a))
-$$;
-comment on function holdfast.server_crash() is
-  'Return when the server, or one of its processes, last crashed; if it never did, when the cluster was made.';
-
+--
+-- The table `crash_watch` is unlogged: PostgreSQL empties it when it starts after a crash, and at
+-- no other time.
 create or replace function holdfast.server_start()
 returns timestamptz
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  -- If one process crashes, the postmaster restarts all others, but not itself. As in server_crash(), which
-  -- would cost another 5 µs for each event.
+  -- If one process crashes, the postmaster restarts all others, but not itself. The crash resets these statistics.
+  -- A DBA may reset them too: that costs one more comparison.
   select greatest(
     pg_postmaster_start_time(),
     least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))
@@ -104,7 +97,7 @@ begin
   known.mark := coalesce(mark, known.mark);
   known.shift := case
     when known.epoch > epoch or known.shift is null then holdfast.cluster_shift(known.epoch, known.mark)
-    when known.seen_at < holdfast.server_crash() then known.shift + 16777216
+    when not exists (select from holdfast.crash_watch) then known.shift + 16777216
     else known.shift
   end;
   known.seen_at := holdfast.server_start();
@@ -155,6 +148,7 @@ begin
     if found then
       update holdfast.cluster c
       set mark = compared.mark, epoch = compared.epoch, shift = compared.shift, seen_at = compared.seen_at;
+      insert into holdfast.crash_watch default values on conflict do nothing;
       if compared.shift > known.shift then
         -- A cursor of one job is the id of an event. Skip the ids that were used after the dump
         -- or lost in a crash.

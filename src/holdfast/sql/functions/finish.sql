@@ -52,6 +52,7 @@ declare
   places tid[];
   started boolean;
   maybe uuid[] := '{}'; -- those that may have events
+  ended uuid[] := '{}'; -- those that the first round has ended
   lowest uuid;
   highest uuid;
   begun_at timestamptz;
@@ -127,10 +128,10 @@ begin
       places := array(
         select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n) order by i.n
       );
-      if skip_locked then -- what was skipped must not be given back either
+      if skip_locked then -- nothing below may take a skipped job for one of ours
         leases := array(
-          select case when r.place is not null then r.lease end
-          from unnest(leases, places) with ordinality r (lease, place, n)
+          select case when r.place is not null or r.id = any(ended) then r.lease end
+          from unnest(ids, leases, places) with ordinality r (id, lease, place, n)
           order by r.n
         );
       end if;
@@ -192,7 +193,7 @@ begin
       ) c
       group by c.outcome
     )
-    select count(*) into amount from gone;
+    select count(*), array_agg(g.id) into amount, ended from gone g;
 
     accepted := accepted + amount;
     exit when locked or accepted = cardinality(ids);

@@ -34,19 +34,32 @@ begin
   if lane.kind = 0 then
     perform holdfast.check_lanes(lane.queue, lane.priority, lane.task);
   end if;
-  -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
-  insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
-  values (
-    lane.queue, lane.priority, lane.task, lane.kind,
-    holdfast.max_attempts(lane.task, lane.queue), (select w.changes from holdfast.policy_watch w)
-  )
-  returning id into found_id;
-  insert into holdfast.lane_activity (lane_id, at) values (found_id, holdfast.clock());
-  return found_id;
+  return holdfast.make_lane(lane.queue, lane.priority, lane.task, lane.kind);
 end
 $$;
 comment on function holdfast.lane(text, integer, text, integer) is
   'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in lane_id.';
+
+create or replace function holdfast.make_lane(queue text, priority integer, task text, kind integer)
+returns integer
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  with made as (
+    -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
+    insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
+    values (
+      make_lane.queue, make_lane.priority, make_lane.task, make_lane.kind,
+      holdfast.max_attempts(make_lane.task, make_lane.queue), (select w.changes from holdfast.policy_watch w)
+    )
+    returning id
+  ),
+  noted as (
+    insert into holdfast.lane_activity (lane_id, at) select m.id, holdfast.clock() from made m
+  )
+  select m.id from made m
+$$;
+comment on function holdfast.make_lane(text, integer, text, integer) is 'Make a lane, without a check, and return its id.';
 
 -- Two that come at once may both be let in: the limit is not exact.
 create or replace function holdfast.check_lanes(queue text, priority integer, task text)
@@ -77,13 +90,27 @@ end
 $$;
 comment on function holdfast.check_lanes(text, integer, text) is 'Refuse a new lane in a queue that has as many as it may have.';
 
--- The lane of the same queue, priority and task but of another kind.
+-- Return the lane of this kind for jobs that are in a lane of the same queue, priority and task.
+--
+-- Such jobs exist already, so the limit of lanes does not apply: one full queue would
+-- otherwise stop promote() for all queues.
 create or replace function holdfast.sibling(lane_id integer, kind integer)
 returns integer
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.lane(l.queue, l.priority, l.task, sibling.kind)
+  select coalesce(
+    (
+      select o.id
+      from holdfast.lane o
+      where o.queue = l.queue
+        and o.task = l.task
+        and o.priority = l.priority
+        and o.kind = sibling.kind
+        and not exists (select from holdfast.retired_lane r where r.lane_id = o.id)
+      order by o.id
+      limit 1),
+    holdfast.make_lane(l.queue, l.priority, l.task, sibling.kind))
   from holdfast.lane l
   where l.id = sibling.lane_id
 $$;

@@ -61,7 +61,9 @@ begin
   order by r.id
   on conflict (job_id) do update
     set
-      lease = excluded.lease, started_at = excluded.started_at, deadline_at = excluded.deadline_at, once = excluded.once,
+      lease = excluded.lease, started_at = excluded.started_at,
+      deadline_at = coalesce(excluded.deadline_at, case when x.lease = excluded.lease then x.deadline_at end),
+      once = excluded.once or (x.once and x.lease = excluded.lease),
       progress = null, stage = null, message = null, step = null, changed_at = excluded.changed_at,
       published = case when x.lease = excluded.lease then x.published else 0 end
     where x.lease <> excluded.lease

@@ -166,6 +166,7 @@ comment on function holdfast.sleep(uuid, boolean, integer) is
 
 -- Leave in good order: what is still held goes back, unstarted jobs uncharged.
 -- To leave twice is no mistake: the reply to the first time may have been lost.
+-- If another transaction has locked a job, recover() takes it back once that one has ended.
 create or replace function holdfast.leave(worker uuid)
 returns integer
 language plpgsql volatile security definer
@@ -179,6 +180,7 @@ declare
   held_ids uuid[];
   held_leases uuid[];
   outcomes text[];
+  refused bigint;
 begin
   update holdfast.worker w
   set left_at = holdfast.clock(), asleep = false
@@ -204,8 +206,8 @@ begin
   if held_ids is null then
     return 0;
   end if;
-  perform holdfast.finish(held_ids, held_leases, outcomes);
-  return cardinality(held_ids);
+  select count(*) into refused from holdfast.finish(held_ids, held_leases, outcomes, skip_locked => true);
+  return cardinality(held_ids) - refused;
 end
 $$;
 comment on function holdfast.leave(uuid) is 'Sign a worker off and give back what it still holds; returns how many jobs that were.';
