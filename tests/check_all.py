@@ -4,6 +4,7 @@ python tests/check_all.py                    all checks
 python tests/check_all.py mutants wheel      only these
 python tests/check_all.py --write            all, and put the result on docs/operations/proof.md
 python tests/check_all.py --seeds 10         torture with ten seeds instead of two
+python tests/check_all.py --abreast 2        two checks at a time
 """
 # ruff: noqa: T201 - a script for the terminal
 
@@ -12,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -59,7 +61,7 @@ def run(check: Check, seeds: int) -> Outcome:
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            print(f"{check.target}: {line}", end="", flush=True)
             lines.append(line.rstrip())
     telling = [line for line in lines if re.match(check.telling, line)]
     return Outcome(check, process.returncode == 0, time.monotonic() - begun, telling)
@@ -111,14 +113,15 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"one of {', '.join(names)}")
     parser.add_argument("--write", action="store_true", help=f"put the result on {PROOF.relative_to(HOUSE)}")
     parser.add_argument("--seeds", type=int, default=2, help="how many seeds of torture (default 2)")
+    parser.add_argument("--abreast", type=int, default=1, help="how many checks at a time (default 1)")
     given = parser.parse_args()
     if unknown := set(given.targets) - set(names):
         parser.error(f"unknown target {min(unknown)}; choose from {', '.join(names)}")
     if given.write and given.targets:
         parser.error("--write needs all checks: leave the targets out")
-    outcomes = [
-        run(check, given.seeds) for check in CHECKS if not given.targets or check.target in given.targets
-    ]
+    wanted = [check for check in CHECKS if not given.targets or check.target in given.targets]
+    with ThreadPoolExecutor(given.abreast) as pool:
+        outcomes = list(pool.map(lambda check: run(check, given.seeds), wanted))
     print("\n" + "\n".join(str(outcome) for outcome in outcomes))
     if given.write:
         write(outcomes)
