@@ -386,13 +386,6 @@ MUTANTS = [
         "sql/test_sql_lanes.py",
     ),
     Mutant(
-        "lane: the limit holds back returned jobs",
-        "lane.sql",
-        "  if lane.kind = 0 then\n",
-        "  if true then\n",
-        "sql/test_sql_lanes.py",
-    ),
-    Mutant(
         "lane: no limit",
         "lane.sql",
         "  if lanes >= lane_limit then",

@@ -5,8 +5,8 @@
 -- first to use a lane, each makes a row and both are served. A lane is removed when
 -- it has been empty for a while and no transaction can still name it: see retire.sql.
 --
--- A queue has only so many lanes, since claims look into each that has work. Returned
--- and suspect jobs always have one.
+-- A queue has only so many lanes, since claims look into each that has work. Jobs that
+-- are there already always have one: see sibling().
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
 language plpgsql volatile security definer
@@ -31,9 +31,7 @@ begin
   perform holdfast.check_queue(lane.queue);
   perform holdfast.check_name('task', lane.task);
   perform holdfast.check_priority(lane.priority);
-  if lane.kind = 0 then
-    perform holdfast.check_lanes(lane.queue, lane.priority, lane.task);
-  end if;
+  perform holdfast.check_lanes(lane.queue, lane.priority, lane.task);
   return holdfast.make_lane(lane.queue, lane.priority, lane.task, lane.kind);
 end
 $$;
