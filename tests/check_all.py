@@ -2,7 +2,7 @@
 
 python tests/check_all.py                    all checks
 python tests/check_all.py mutants wheel      only these
-python tests/check_all.py --write            all, and put the result on docs/operations/proof.md
+python tests/check_all.py --write            all, and put the results on docs/operations/proof.md
 python tests/check_all.py --seeds 10         torture with ten seeds instead of two
 python tests/check_all.py --abreast 2        two checks at a time
 """
@@ -67,40 +67,50 @@ def run(check: Check, seeds: int) -> Outcome:
     return Outcome(check, process.returncode == 0, time.monotonic() - begun, telling)
 
 
-def page(outcomes: list[Outcome], commit: str, today: str) -> str:
-    """The part of the page that says what was seen last."""
-    rows = [
-        f"| `make {it.check.target}` | {it.check.shows} | {'green' if it.green else '**failed**'} |"
-        f" {it.seconds / 60:.0f} min |"
-        for it in outcomes
-    ]
-    output = [line for it in outcomes for line in (f"$ make {it.check.target}", *it.telling, "")]
-    return "\n".join(
-        [
-            f"Seen on {today} at commit `{commit}`:",
-            "",
-            "| command | what it shows | result | time |",
-            "|---|---|---|---|",
-            *rows,
-            "",
-            "```text",
-            *output[:-1],
-            "```",
-        ]
+def rows_of(outcome: Outcome, commit: str, today: str) -> tuple[str, list[str]]:
+    """Return the row of the table, and the lines of output, that the page shows for a check."""
+    check, result = outcome.check, "green" if outcome.green else "**failed**"
+    cells = (
+        f"`make {check.target}`",
+        check.shows,
+        result,
+        f"{outcome.seconds / 60:.0f} min",
+        today,
+        f"`{commit}`",
     )
+    return f"| {' | '.join(cells)} |", [f"$ make {check.target}", *outcome.telling]
+
+
+def known(part: str) -> dict[str, tuple[str, list[str]]]:
+    """Return what the page shows so far, by target."""
+    rows = {match[1]: match[0] for match in re.finditer(r"^\| `make ([a-z-]+)` .*$", part, re.MULTILINE)}
+    output = part.partition("```text\n")[2].rpartition("\n```")[0]
+    blocks = {block.split("\n")[0]: block.rstrip().split("\n")[1:] for block in output.split("$ make ")}
+    return {target: (row, [f"$ make {target}", *blocks.get(target, [])]) for target, row in rows.items()}
 
 
 def write(outcomes: list[Outcome]) -> None:
-    """Replace the last result on the page."""
+    """Replace the results of these checks on the page, and keep those of the others."""
     commit = subprocess.run(
         ["git", "-C", str(HOUSE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    part = page(outcomes, commit, datetime.now(UTC).date().isoformat())
-    text = PROOF.read_text(encoding="utf-8")
-    head, rest = text.split("<!-- last result -->\n", 1)
-    tail = rest.split("<!-- end of last result -->", 1)[1]
+    today = datetime.now(UTC).date().isoformat()
+    head, rest = PROOF.read_text(encoding="utf-8").split("<!-- last result -->\n", 1)
+    part, tail = rest.split("<!-- end of last result -->", 1)
+    shown = known(part) | {it.check.target: rows_of(it, commit, today) for it in outcomes}
+    in_order = [shown[check.target] for check in CHECKS if check.target in shown]
+    lines = [
+        "| command | what it shows | result | time | date | commit |",
+        "|---|---|---|---|---|---|",
+        *(row for row, _ in in_order),
+        "",
+        "```text",
+        *"\n\n".join("\n".join(output) for _, output in in_order).split("\n"),
+        "```",
+    ]
+    text = "\n".join(lines)
     PROOF.write_text(
-        f"{head}<!-- last result -->\n{part}\n<!-- end of last result -->{tail}", encoding="utf-8"
+        f"{head}<!-- last result -->\n{text}\n<!-- end of last result -->{tail}", encoding="utf-8"
     )
     print(f"written to {PROOF.relative_to(HOUSE)}")
 
@@ -117,8 +127,6 @@ def main() -> int:
     given = parser.parse_args()
     if unknown := set(given.targets) - set(names):
         parser.error(f"unknown target {min(unknown)}; choose from {', '.join(names)}")
-    if given.write and given.targets:
-        parser.error("--write needs all checks: leave the targets out")
     wanted = [check for check in CHECKS if not given.targets or check.target in given.targets]
     with ThreadPoolExecutor(given.abreast) as pool:
         outcomes = list(pool.map(lambda check: run(check, given.seeds), wanted))
