@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -41,8 +42,23 @@ def count_on(sql: Session, amount: int = NUMBERS) -> None:
     sql("reset synchronous_commit")
 
 
+def client_programs() -> Path:
+    """Where pg_dump and psql of the server's version are: beside the server, or as the system has them."""
+    beside = find_binaries()
+    if (beside / "pg_dump").exists():
+        return beside
+    said = subprocess.run(
+        [beside / "postgres", "--version"], check=True, capture_output=True, text=True
+    ).stdout
+    version = said.split()[2].split(".")[0]
+    installed = Path("/usr/lib/postgresql", version, "bin")
+    if not (installed / "pg_dump").exists():
+        pytest.skip(f"there is no pg_dump {version} here")
+    return installed
+
+
 def copy(here: str, there: str) -> None:
-    programs = find_binaries()
+    programs = client_programs()
     dump = subprocess.run([programs / "pg_dump", "--no-sync", here], check=True, capture_output=True)
     subprocess.run(
         [programs / "psql", "--quiet", "--no-psqlrc", "--set=ON_ERROR_STOP=1", there],
