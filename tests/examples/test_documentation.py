@@ -52,7 +52,8 @@ def run(block: Block, page: Path, module: ModuleType) -> str:
 
 def type_in(block: Block, directory: Path) -> str:
     """What the commands of a block print, but for those that install something."""
-    return type_commands([line for line in block.text.splitlines() if line.startswith("holdfast ")], directory)
+    commands = [line for line in block.text.splitlines() if line.startswith("holdfast ")]
+    return type_commands(commands, directory)
 
 
 def type_commands(commands: list[str], directory: Path) -> str:

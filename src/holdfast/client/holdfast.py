@@ -40,12 +40,13 @@ class Holdfast(Looking, Operating, Following):
     out if you leave it open.
     """
 
+    around_enqueue: AroundEnqueue | None = None
+
     def __init__(
         self, dsn: str | None = None, *, transaction_pooling: bool | None = None, pool_size: int = 10
     ) -> None:
         self.tasks = Registry()
         self.schedules = Schedules(self)
-        self.around_enqueue: AroundEnqueue | None = None
         self.access = Access(self)
         if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
             # An unset variable must not send anybody to another database.
