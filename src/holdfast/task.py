@@ -405,7 +405,8 @@ def named_job(
 ) -> NewJob:
     """A job of a task that need not be among `tasks`: any JSON as its payload, `{}` if left out.
 
-    `conn` is for whoever sends the job and has no place in it.
+    If the task is among them, it supplies the queue, priority and delay that the call does not give. `conn`
+    is for whoever sends the job and has no place in it.
     """
     if isinstance(task, Task):
         raise limits.refused("task", task, "must be the name of a task", hint="Write task.enqueue(…).")
@@ -416,10 +417,10 @@ def named_job(
     except Unstorable as trouble:
         path = "payload" + trouble.path
         raise BadPayload(f"{task}: {path}: {trouble.reason}", task=task, path=path) from trouble
-    declared = None
-    if tasks is not None and call.max_attempts is None:
-        declared = tasks.settings(task).declared_attempts
-    return call.jobs(task, TaskOptions())(payload=text, declared_attempts=declared)
+    known = TaskOptions() if tasks is None else tasks.settings(task)
+    declared = known.declared_attempts if call.max_attempts is None else None
+    places = TaskOptions(queue=known.queue, priority=known.priority, delay=known.delay)
+    return call.jobs(task, places)(payload=text, declared_attempts=declared)
 
 
 def _check_function(function: Callable[..., Any]) -> None:

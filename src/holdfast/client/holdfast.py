@@ -129,7 +129,10 @@ class Holdfast(Looking, Operating, Following):
     # Enqueueing.
 
     def enqueue(self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> Job[Any]:
-        """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`."""
+        """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`.
+
+        If it is known, its queue, priority and delay apply where the options give none.
+        """
         return self.enqueue_new(named_job(task, payload, self.tasks, **options), options.get("conn"))
 
     async def aenqueue(
