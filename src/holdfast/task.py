@@ -44,7 +44,13 @@ from holdfast.errors import (
     suggest,
 )
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob, Outcome
-from holdfast.options import CallKeywords, CallOptions, TaskKeywords, TaskOptions
+from holdfast.options import (
+    ELSEWHERE as OPTIONS_ELSEWHERE,
+    CallKeywords,
+    CallOptions,
+    TaskKeywords,
+    TaskOptions,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +72,10 @@ ELSEWHERE = {
     **dict.fromkeys(["send_with_options", "configure", "kicker"], _OPTIONS),
     **dict.fromkeys(["s", "si", "signature", "message"], "{task}.call({call}), for hf.enqueue_many([…])"),
 }
+
+# What may be given as an argument by mistake, and the option that is meant.
+_CALL_WORDS = {word: ours for word, ours in OPTIONS_ELSEWHERE.items() if ours in CallKeywords.__annotations__}
+_CALL_WORDS |= {option: option for option in CallKeywords.__annotations__}
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -202,7 +212,7 @@ class Task(Generic[P, R]):
         self.recorded = self.settings.timeout is not None or self.settings.at_most_once
         self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
-        self.arguments = Arguments(self.name, function, options=CallKeywords.__annotations__)
+        self.arguments = Arguments(self.name, function, options=_CALL_WORDS)
         self._enqueuer = enqueuer
         self.new_job = self.overrides.jobs(self.name, self.settings)
 

@@ -247,6 +247,8 @@ def test_an_unknown_option_is_refused_with_a_suggestion(hf, greet):
         hf.task(name="other", max_atempts=3)(lambda: None)
     with pytest.raises(UnknownOption, match="Did you mean 'concurrency'"):
         hf.worker(concurency=3)
+    with pytest.raises(UnknownOption, match=r"a Holdfast has no option 'dns'\. Did you mean 'dsn'\?"):
+        Holdfast(dns="postgresql:///shop")
 
 
 def test_a_payload_that_cannot_be_stored_is_refused(hf, counts, monkeypatch):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
@@ -43,8 +43,16 @@ class Holdfast(Looking, Operating, Following):
     around_enqueue: AroundEnqueue | None = None
 
     def __init__(
-        self, dsn: str | None = None, *, transaction_pooling: bool | None = None, pool_size: int = 10
+        self,
+        dsn: str | None = None,
+        *,
+        transaction_pooling: bool | None = None,
+        pool_size: int = 10,
+        **unknown: Never,
     ) -> None:
+        for option in unknown:
+            known = ("dsn", "transaction_pooling", "pool_size")
+            raise UnknownOption.among(option, known, owner="a Holdfast")
         self.tasks = Registry()
         self.schedules = Schedules(self)
         self.access = Access(self)
