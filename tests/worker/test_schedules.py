@@ -290,3 +290,12 @@ def clock_now(hf: Holdfast) -> datetime:
     with hf.database.connection() as connection:
         now: datetime = connection.execute("select holdfast.clock()").fetchone()[0]
     return now
+
+
+@pytest.mark.parametrize("cron", ["", "0 9 * *", "0 0 9 * * mon 2030", "@daily @weekly", "every day"])
+def test_an_expression_without_its_fields_is_refused_where_it_is_declared(hf: Holdfast, cron: str):
+    with pytest.raises(BadValue, match="must have five fields") as caught:
+        hf.task(name="report", schedule=cron)(lambda: None)
+    assert caught.value.field == "cron"
+    for accepted in ("0 9 * * mon-fri", " 0 0 9 * * 1 ", "@daily"):
+        Schedule(cron=accepted)
