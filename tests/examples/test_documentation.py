@@ -138,6 +138,26 @@ def test_the_tests_that_a_page_shows_pass(name, tmp_path, holdfast_server):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_app_of_the_readme_is_tested_as_the_guide_says(tmp_path, holdfast_server):
+    guide = ROOT / "docs/guides/testing.md"
+    (settings,) = blocks(guide, "toml")
+    (tmp_path / "pyproject.toml").write_text(settings.text)
+    (tmp_path / "app.py").write_text(next(blocks(ROOT / "README.md", "python")).text)
+    for block in blocks(guide, "text"):
+        if file := FILE.match(block.text):
+            (tmp_path / file[1]).write_text(block.text)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        env={**os.environ, "HOLDFAST_TEST_DSN": holdfast_server},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
 @pytest.mark.parametrize("name", pages_with("sql"))
 def test_the_sql_of_a_page_runs_in_psql(name, tmp_path, holdfast_dsn, monkeypatch):
     monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)  # some bring a server but no psql
