@@ -463,15 +463,18 @@ def _derived_name(function: Callable[..., Any]) -> str:
 def _module(function: Callable[..., Any]) -> str:
     """Where the function lives, by the name under which a worker would import it.
 
-    A script that declares and enqueues its own tasks is `__main__` only to itself.
+    A script that declares and enqueues its own tasks is `__main__` only to itself, and `__mp_main__` to its
+    child processes.
     """
     module: str = function.__module__
-    if module != "__main__":
+    if module not in {"__main__", "__mp_main__"}:
         return module
-    main = sys.modules["__main__"]
-    if spec := getattr(main, "__spec__", None):
+    main = vars(sys.modules["__main__"])
+    if module == "__mp_main__":  # not yet among the modules while a child imports it
+        main = getattr(function, "__globals__", main)
+    if spec := main.get("__spec__"):
         return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None)
+    file = main.get("__file__")
     # A script piped in has a name like "<stdin>".
     return Path(file).stem if file and not file.startswith("<") else module
 
