@@ -58,6 +58,11 @@ def test_queues_are_a_list_of_names(hf: Holdfast):
         hf.worker(queues=[])
 
 
+def test_a_timeout_that_cannot_hold_is_refused_as_it_was_written(hf: Holdfast):
+    with pytest.raises(BadValue, match=r"^timeout 5: task slow is a plain function"):
+        hf.task(name="slow", timeout=5)(lambda: None)
+
+
 def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast):
     async def main() -> None:
         hf.worker().run(drain=True)

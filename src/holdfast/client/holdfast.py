@@ -126,7 +126,7 @@ class Holdfast(Looking, Operating, Following):
             if task.settings.timeout is not None and not task.is_async and task.settings.isolation is None:
                 raise limits.refused(
                     "timeout",
-                    task.settings.timeout,
+                    options["timeout"],
                     f"task {task.name} is a plain function, and a thread cannot be stopped",
                     hint='Make it async, or say isolation="process".',
                 )
