@@ -1,8 +1,9 @@
 """A small shop, to be tested: an order is paid and confirmed, and a week later its customer is asked.
 
+    pip install 'holdfast[embedded]' pytest
     pytest examples/testing
 
-The tests use a database of their own; this module alone would use the one that HOLDFAST_DSN names.
+The tests use a database of their own. This module alone would use the one that HOLDFAST_DSN names.
 """
 
 from datetime import timedelta

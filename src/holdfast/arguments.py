@@ -12,7 +12,7 @@ arguments looked at one by one, to say which of them is wrong.
 """
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import GenericAlias, NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -32,11 +32,13 @@ _Reader = Callable[[bytes | str], dict[str, Any]]
 class Arguments:
     """The arguments of one task. Types are resolved at first use, so they may be declared later."""
 
-    def __init__(self, task: str, function: Callable[..., Any], *, options: Container[str] = ()) -> None:
-        """`options` are words that a call takes elsewhere, for whoever gives them as arguments."""
+    def __init__(
+        self, task: str, function: Callable[..., Any], *, options: Mapping[str, str] | None = None
+    ) -> None:
+        """`options` are words that may be given as arguments by mistake, with the option that is meant."""
         self.task = task
         self._function = function
-        self._options = options
+        self._options = options or {}
         self._parameters = inspect.signature(function).parameters
         for parameter in self._parameters.values():
             self._refuse_nameless(parameter)
@@ -119,7 +121,8 @@ class Arguments:
     def _instead(self, name: str, *, sent: bool) -> str:
         known = self.shape.hints
         if sent and name in self._options and not nearest(name, known):
-            return f"It is an option: {self.task.rpartition('.')[2]}.options({name}=…).enqueue(…)."
+            option = self._options[name]
+            return f"It is an option: {self.task.rpartition('.')[2]}.options({option}=…).enqueue(…)."
         return suggest(name, known)
 
     def _as_object(self, payload: bytes | str) -> dict[str, msgspec.Raw]:

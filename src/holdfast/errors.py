@@ -167,12 +167,12 @@ class UnknownOption(BadInput):
     suggestion: str | None = None
 
     @classmethod
-    def among(cls, option: str, known: Iterable[str], *, owner: str) -> Self:
-        """The error for an `option` that `owner` does not have, with the nearest known one."""
+    def among(cls, option: str, known: Iterable[str], *, owner: str, hint: str | None = None) -> Self:
+        """The error for an `option` that `owner` does not have, with the nearest known one or this `hint`."""
         names = sorted(known)
         return cls(
             f"{owner} has no option {option!r}",
-            hint=suggest(option, names),
+            hint=hint or suggest(option, names),
             option=option,
             suggestion=nearest(option, names),
         )

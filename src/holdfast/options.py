@@ -244,12 +244,44 @@ _CALL_RULES: dict[str, _Rule] = {
 }
 
 
+# What other queues call it, and the option to write instead.
+ELSEWHERE = {
+    **dict.fromkeys(["countdown", "in_", "wait", "defer_by", "schedule_in"], "delay"),
+    **dict.fromkeys(["eta", "at", "when", "defer_until", "schedule_at", "scheduled_at"], "run_at"),
+    **dict.fromkeys(["retries", "max_retries", "attempts", "max_tries", "tries"], "max_attempts"),
+    **dict.fromkeys(["autoretry_for", "retry_for"], "retry_on"),
+    **dict.fromkeys(["dont_autoretry_for", "throws"], "give_up_on"),
+    **dict.fromkeys(
+        ["retry_backoff", "retry_backoff_max", "retry_jitter", "min_backoff", "backoff"], "retry"
+    ),
+    **dict.fromkeys(["time_limit", "soft_time_limit", "job_timeout"], "timeout"),
+    **dict.fromkeys(["task_id", "job_id"], "id"),
+    **dict.fromkeys(["cron", "crontab", "every"], "schedule"),
+}
+_WRITTEN = {"retry": "retry=RetryPolicy(…)", "every": "schedule=Schedule(every=…)"}
+
+
+def _instead(option: str, rules: Mapping[str, _Rule]) -> str | None:
+    """The line to write instead of an option of another queue, or of one that belongs elsewhere."""
+    if option == "expires":
+        return "A job that waits does not expire. Cancel it with job.cancel()."
+    ours = ELSEWHERE.get(option, option)
+    written = _WRITTEN.get(option) or _WRITTEN.get(ours, f"{ours}=…")
+    first = " The first run counts as an attempt." if option in {"retries", "max_retries"} else ""
+    if ours in rules:
+        return f"Write {written}.{first}"
+    if ours in _TASK_RULES:
+        return f"It is an option of a task: @hf.task({written}).{first}"
+    return f"It is an option of a call: task.options({written})." if ours in _CALL_RULES else None
+
+
 def _checked(
     owner: str, keywords: Mapping[str, Any], rules: Mapping[str, _Rule], *, also: Iterable[str] = ()
 ) -> dict[str, Any]:
     for option in keywords:
         if option not in rules:
-            raise UnknownOption.among(option, [*rules, *also], owner=owner)
+            known, hint = [*rules, *also], _instead(option, rules)
+            raise UnknownOption.among(option, known, owner=owner, hint=hint)
     return {option: rules[option](value) for option, value in keywords.items() if value is not None}
 
 

@@ -1,9 +1,11 @@
 """How often, and how soon, a task is tried again: declared here, computed in the database."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
+from typing import Never
 
 from holdfast import limits
+from holdfast.errors import UnknownOption
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -32,7 +34,11 @@ class RetryPolicy:
         factor: float = 2,
         cap: timedelta | float = timedelta(hours=1),
         jitter: float = 0.1,
+        **unknown: Never,
     ) -> None:
+        for option in unknown:
+            known = [field.name for field in fields(type(self))]
+            raise UnknownOption.among(option, known, owner="a RetryPolicy")
         object.__setattr__(self, "max_attempts", limits.max_attempts(max_attempts))
         object.__setattr__(self, "base", limits.duration("base", base))
         object.__setattr__(self, "factor", limits.number("factor", factor, 1, 100))

@@ -81,8 +81,22 @@ def spread(value: object) -> timedelta:
     return length
 
 
+def expression(value: object) -> str:
+    """A cron expression with the right number of fields. The database reads it and has the last word."""
+    text = limits.text("cron", value)
+    fields = text.split()
+    if len(fields) not in ((1,) if text.lstrip().startswith("@") else (5, 6)):
+        raise limits.refused(
+            "cron",
+            value,
+            "must have five fields (minute, hour, day of the month, month, day of the week), or six with the "
+            f"second first, or be a name such as @daily; it has {len(fields)}",
+        )
+    return text
+
+
 RULES: dict[str, Callable[[object], Any]] = {
-    "cron": partial(limits.text, "cron"),
+    "cron": expression,
     "every": interval,
     "zone": partial(limits.text, "zone"),
     "missed": policy,

@@ -23,7 +23,7 @@ from holdfast.events import emit
 from holdfast.job import NewJob
 from holdfast.renamed import renamed
 from holdfast.schedule import Missed
-from holdfast.task import JobHandle, Task, named_job
+from holdfast.task import JobHandle, Registry, Task, named_job
 
 T = TypeVar("T")
 # The class below has a method of that name.
@@ -49,6 +49,8 @@ class ScheduleKeywords(TypedDict, total=False):
 
 class Carrier(Protocol):
     """Who takes calls to the database: the client."""
+
+    tasks: Registry
 
     def run(self, call: Call[T], *, conn: Any = None) -> T: ...
     async def arun(self, call: Call[T], *, conn: Any = None) -> T: ...
@@ -77,7 +79,8 @@ class Schedules:
         that is paused stays so, and one that an operator has made or changed stays as it is. With
         `declared=False` you are the operator, and a name that is taken is refused.
         """
-        return self._carrier.run(_add(name, job, payload, options, declared=declared), conn=conn)
+        said = self._of_task(job, options)
+        return self._carrier.run(_add(name, job, payload, said, declared=declared), conn=conn)
 
     async def aadd(
         self,
@@ -89,7 +92,20 @@ class Schedules:
         conn: Any = None,
         **options: Unpack[ScheduleKeywords],
     ) -> datetime:
-        return await self._carrier.arun(_add(name, job, payload, options, declared=declared), conn=conn)
+        said = self._of_task(job, options)
+        return await self._carrier.arun(_add(name, job, payload, said, declared=declared), conn=conn)
+
+    def _of_task(self, job: Scheduled, options: ScheduleKeywords) -> ScheduleKeywords:
+        """Add the queue and priority that a task named here declares, where the options do not give them."""
+        if not isinstance(job, str) or job not in self._carrier.tasks:
+            return options
+        known = self._carrier.tasks.settings(job)
+        given: ScheduleKeywords = {**options}
+        if given.get("queue") is None:
+            given["queue"] = known.queue
+        if given.get("priority") is None:
+            given["priority"] = known.priority
+        return given
 
     def change(
         self,

@@ -44,7 +44,13 @@ from holdfast.errors import (
     suggest,
 )
 from holdfast.job import JobId, JobSnapshot, JobState, NewJob, Outcome
-from holdfast.options import CallKeywords, CallOptions, TaskKeywords, TaskOptions
+from holdfast.options import (
+    ELSEWHERE as OPTIONS_ELSEWHERE,
+    CallKeywords,
+    CallOptions,
+    TaskKeywords,
+    TaskOptions,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +72,10 @@ ELSEWHERE = {
     **dict.fromkeys(["send_with_options", "configure", "kicker"], _OPTIONS),
     **dict.fromkeys(["s", "si", "signature", "message"], "{task}.call({call}), for hf.enqueue_many([…])"),
 }
+
+# What may be given as an argument by mistake, and the option that is meant.
+_CALL_WORDS = {word: ours for word, ours in OPTIONS_ELSEWHERE.items() if ours in CallKeywords.__annotations__}
+_CALL_WORDS |= {option: option for option in CallKeywords.__annotations__}
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
@@ -202,7 +212,7 @@ class Task(Generic[P, R]):
         self.recorded = self.settings.timeout is not None or self.settings.at_most_once
         self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
-        self.arguments = Arguments(self.name, function, options=CallKeywords.__annotations__)
+        self.arguments = Arguments(self.name, function, options=_CALL_WORDS)
         self._enqueuer = enqueuer
         self.new_job = self.overrides.jobs(self.name, self.settings)
 
@@ -405,7 +415,8 @@ def named_job(
 ) -> NewJob:
     """A job of a task that need not be among `tasks`: any JSON as its payload, `{}` if left out.
 
-    `conn` is for whoever sends the job and has no place in it.
+    If the task is among them, it supplies the queue, priority and delay that the call does not give. `conn`
+    is for whoever sends the job and has no place in it.
     """
     if isinstance(task, Task):
         raise limits.refused("task", task, "must be the name of a task", hint="Write task.enqueue(…).")
@@ -416,10 +427,10 @@ def named_job(
     except Unstorable as trouble:
         path = "payload" + trouble.path
         raise BadPayload(f"{task}: {path}: {trouble.reason}", task=task, path=path) from trouble
-    declared = None
-    if tasks is not None and call.max_attempts is None:
-        declared = tasks.settings(task).declared_attempts
-    return call.jobs(task, TaskOptions())(payload=text, declared_attempts=declared)
+    known = TaskOptions() if tasks is None else tasks.settings(task)
+    declared = known.declared_attempts if call.max_attempts is None else None
+    places = TaskOptions(queue=known.queue, priority=known.priority, delay=known.delay)
+    return call.jobs(task, places)(payload=text, declared_attempts=declared)
 
 
 def _check_function(function: Callable[..., Any]) -> None:
@@ -452,15 +463,18 @@ def _derived_name(function: Callable[..., Any]) -> str:
 def _module(function: Callable[..., Any]) -> str:
     """Where the function lives, by the name under which a worker would import it.
 
-    A script that declares and enqueues its own tasks is `__main__` only to itself.
+    A script that declares and enqueues its own tasks is `__main__` only to itself, and `__mp_main__` to its
+    child processes.
     """
     module: str = function.__module__
-    if module != "__main__":
+    if module not in {"__main__", "__mp_main__"}:
         return module
-    main = sys.modules["__main__"]
-    if spec := getattr(main, "__spec__", None):
+    main = vars(sys.modules["__main__"])
+    if module == "__mp_main__":  # not yet among the modules while a child imports it
+        main = getattr(function, "__globals__", main)
+    if spec := main.get("__spec__"):
         return str(spec.name).removesuffix(".__main__")
-    file = getattr(main, "__file__", None)
+    file = main.get("__file__")
     # A script piped in has a name like "<stdin>".
     return Path(file).stem if file and not file.startswith("<") else module
 

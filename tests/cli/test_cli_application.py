@@ -89,3 +89,32 @@ def test_a_lazy_object_beside_the_app_is_not_woken(tmp_path, monkeypatch):
     assert type(load_app("lazy_app:hf")) is Holdfast
     with pytest.raises(AppNotFound, match="is a Lazy"):
         load_app("lazy_app:settings")
+
+
+@pytest.mark.parametrize(
+    ("does", "reason"),
+    [
+        ("hello.enqueue()\nhf.enqueue_many([hello.call()])", "it enqueues jobs while it is imported"),
+        ("hf.enqueue_many([hello.call()])", "it enqueues jobs while it is imported"),
+        ("hf.worker(queues=['none']).run(drain=True)", "it runs a worker while it is imported"),
+    ],
+)
+def test_an_app_that_does_something_while_it_is_imported_is_warned_once(
+    app: Path, does: str, reason: str, told, hf: Holdfast, holdfast_dsn, monkeypatch
+):
+    monkeypatch.setenv("HOLDFAST_DSN", holdfast_dsn)
+    declares = "from holdfast import Holdfast\nhf = Holdfast()\n@hf.task\ndef hello(): ...\n"
+    (app / "eager.py").write_text(declares + does)
+    with load_app("eager:hf") as eager:
+        (warning,) = told.named("app.doubted")
+        assert warning["reason"] == reason
+        assert 'if __name__ == "__main__":' in warning["hint"]
+        assert eager.around_enqueue is None
+        eager.enqueue("later")
+    assert len(told.named("app.doubted")) == 1
+
+
+def test_an_app_that_only_declares_is_not_warned(app: Path, told):
+    (app / "guarded.py").write_text("import app\nhf = app.hf\nif __name__ == '__main__': hf.enqueue('x')\n")
+    load_app("guarded:hf")
+    assert told.named("app.doubted") == []

@@ -58,6 +58,7 @@ def test_an_unknown_command_is_answered_with_the_nearest(run):
     answer = run("enqeue", "a")
     assert (answer.code, answer.out) == (2, "")
     assert "There is no command 'enqeue'. Did you mean 'enqueue'?" in answer.err
+    assert "There is no command 'version'. Did you mean '--version'?" in run("version").err
     assert "See holdfast --help." in run("xyzzy").err
 
 

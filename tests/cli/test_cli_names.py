@@ -25,6 +25,17 @@ def used(hf: Holdfast) -> None:
         ),
         (["purge", "--task", "mail.odl"], "a task 'mail.odl' so far. Did you mean 'mail.old'?"),
         (["cancel", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
+        (["enqueue", "mail.welcom"], "a task 'mail.welcom' so far. Did you mean 'mail.welcome'?"),
+        (
+            ["enqueue", "mail.welcome", "--queue", "notification"],
+            "a queue 'notification' so far. Did you mean 'notifications'?",
+        ),
+        (["schedule", "add", "a", "mail.welcom", "--every", "5s"], "a task 'mail.welcom' so far. Did you"),
+        (["jobs", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
+        (["jobs", "--task", "mail.odl"], "a task 'mail.odl' so far. Did you mean 'mail.old'?"),
+        (["dead", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
+        (["stats", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
+        (["stats", "--by", "task", "--queue", "notification"], "a queue 'notification' so far. Did you"),
     ],
 )
 def test_an_unknown_name_is_noted_with_the_nearest(holdfast, command, note):
@@ -42,6 +53,11 @@ def test_an_unknown_name_is_noted_with_the_nearest(holdfast, command, note):
         ["policy", "set", "mail.welcome", "--base", "5s"],
         ["replay", "--queue", "notifications", "--error", "nothing like it"],
         ["cancel", "--task", "mail.old"],
+        ["enqueue", "mail.welcome", "--queue", "notifications"],
+        ["schedule", "add", "a", "mail.welcome", "--every", "5s", "--queue", "notifications"],
+        ["jobs", "--queue", "notifications", "--state", "completed"],
+        ["dead", "--task", "mail.old", "--error", "nothing like it"],
+        ["stats", "--queue", "notifications"],
     ],
 )
 def test_a_known_name_is_not(holdfast, command):
@@ -56,3 +72,12 @@ def test_what_was_asked_is_done_all_the_same(holdfast, hf: Holdfast):
     assert hf.enqueue("other", queue="notification").refresh().max_attempts == 8
     hf.set_retry_policy("fax", RetryPolicy())
     assert holdfast("policy", "set", "fax", "--base", "5s").err == ""
+
+
+@pytest.mark.parametrize("command", [["enqueue"], ["schedule", "add", "a", "--every", "5s"]])
+def test_a_task_that_was_seen_on_another_queue_is_noted(holdfast, hf: Holdfast, command):
+    note = holdfast(*command, "mail.welcome").err
+    assert note.startswith("Note: task 'mail.welcome' has used only the queue 'notifications' so far; ")
+    assert note.endswith("this goes to 'default'. Add --queue notifications to change that.\n")
+    # That was the first one on the default queue.
+    assert holdfast("enqueue", "mail.welcome").err == ""

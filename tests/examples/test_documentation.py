@@ -22,6 +22,10 @@ from holdfast.cli.root import root
 TEST_MODULES = {"docs/guides/testing.md"}
 # Their commands are typed as they stand; on other pages they may name files and ids that nobody has.
 TYPED = {"docs/tutorial.md", "docs/guides/command-line.md"}
+# Their Python is the program app.py, which is run.
+PROGRAMS = {"README.md"}
+# Such a first line names the file that a block is saved as.
+FILE = re.compile(r"# (\w+\.py)\n")
 
 
 @pytest.fixture
@@ -49,6 +53,10 @@ def run(block: Block, page: Path, module: ModuleType) -> str:
 def type_in(block: Block, directory: Path) -> str:
     """What the commands of a block print, but for those that install something."""
     commands = [line for line in block.text.splitlines() if line.startswith("holdfast ")]
+    return type_commands(commands, directory)
+
+
+def type_commands(commands: list[str], directory: Path) -> str:
     done = subprocess.run(
         ["/bin/sh", "-e", "-c", "\n".join(commands)],
         env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
@@ -63,13 +71,35 @@ def type_in(block: Block, directory: Path) -> str:
 
 @pytest.mark.parametrize("name", sorted({*pages_with("python"), *TYPED} - TEST_MODULES))
 def test_a_page_does_and_prints_what_it_says(name, app):
-    file = Path(app.__file__)
+    directory = Path(app.__file__).parent
+    if name in PROGRAMS:
+        app.__name__ = "__main__"
     for block in blocks(ROOT / name, "python", *(["sh"] if name in TYPED else [])):
-        if block.text.startswith("# app.py\n"):
-            with file.open("a") as source:
+        file = FILE.match(block.text)
+        if file:
+            with (directory / file[1]).open("a") as source:
                 source.write(block.text)
-        printed = run(block, ROOT / name, app) if block.language == "python" else type_in(block, file.parent)
+        if block.language == "sh":
+            printed = type_in(block, directory)
+        elif file and file[1] != "app.py":
+            printed = type_commands([f"python {file[1]}"], directory)
+        else:
+            printed = run(block, ROOT / name, app)
         assert block.agrees_with(printed), f"{name}:{block.line} printed\n{printed}"
+
+
+def test_the_tutorial_can_be_followed_with_files_alone():
+    """A block that is not saved would need what an earlier one has imported."""
+    assert all(FILE.match(block.text) for block in blocks(ROOT / "docs/tutorial.md", "python"))
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_a_worker_that_imports_a_program_enqueues_nothing(name, app, hf):
+    for block in blocks(ROOT / name, "python"):
+        if FILE.match(block.text):
+            run(block, ROOT / name, app)
+    assert hf.jobs() == []
+    assert len(app.hf.tasks) > 1
 
 
 @pytest.mark.parametrize("name", pages_with("sh"))
@@ -106,6 +136,26 @@ def test_the_tests_that_a_page_shows_pass(name, tmp_path, holdfast_server):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_app_of_the_readme_is_tested_as_the_guide_says(tmp_path, holdfast_server):
+    guide = ROOT / "docs/guides/testing.md"
+    (settings,) = blocks(guide, "toml")
+    (tmp_path / "pyproject.toml").write_text(settings.text)
+    (tmp_path / "app.py").write_text(next(blocks(ROOT / "README.md", "python")).text)
+    for block in blocks(guide, "text"):
+        if file := FILE.match(block.text):
+            (tmp_path / file[1]).write_text(block.text)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
+        env={**os.environ, "HOLDFAST_TEST_DSN": holdfast_server},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("name", pages_with("sql"))

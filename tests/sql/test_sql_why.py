@@ -69,6 +69,12 @@ def test_a_job_that_no_worker_takes_is_answered_with_why(stage, sql):
     (unknown,) = stage.why(sql.enqueue("old.other", queue="elsewhere"))
     assert unknown.answer == "no_worker_for_task"
     assert "app.other" in unknown.explanation
+    (misspelled,) = stage.why(sql.enqueue("app.othr", queue="elsewhere"))
+    assert misspelled.explanation == (
+        "No worker of queue elsewhere knows task app.othr; the nearest name that one knows is app.other."
+    )
+    (strange,) = stage.why(sql.enqueue("xyz", queue="elsewhere"))
+    assert strange.explanation == "No worker of queue elsewhere knows task xyz."
 
     assert stage.answers(sql.enqueue(queue="paused", delay="1 hour")) == [
         "scheduled",

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import BadValue
+from holdfast.errors import BadValue, UnknownOption
 from holdfast.retry import RetryPolicy
 
 
@@ -31,6 +31,11 @@ def test_a_value_outside_its_limits_is_refused_by_name(field, value):
     with pytest.raises(BadValue, match=f"{field} .*: must be") as caught:
         RetryPolicy(**{field: value})
     assert caught.value.field == field
+
+
+def test_an_unknown_option_is_refused_with_a_suggestion():
+    with pytest.raises(UnknownOption, match=r"has no option 'attempts'\. Did you mean 'max_attempts'\?"):
+        RetryPolicy(attempts=3)
 
 
 def test_a_policy_does_not_change():

@@ -261,6 +261,41 @@ def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():
         Task(send).options(timeout=1)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "of_a_task", "of_a_call"),
+    [
+        ("countdown", "Write delay=….", "Write delay=…."),
+        ("eta", "It is an option of a call: task.options(run_at=…).", "Write run_at=…."),
+        ("max_retries", *["Write max_attempts=…. The first run counts as an attempt."] * 2),
+        ("autoretry_for", "Write retry_on=….", "It is an option of a task: @hf.task(retry_on=…)."),
+        (
+            "retry_backoff",
+            "Write retry=RetryPolicy(…).",
+            "It is an option of a task: @hf.task(retry=RetryPolicy(…)).",
+        ),
+        ("timeout", None, "It is an option of a task: @hf.task(timeout=…)."),
+        ("run_at", "It is an option of a call: task.options(run_at=…).", None),
+        ("expires", *["A job that waits does not expire. Cancel it with job.cancel()."] * 2),
+    ],
+)
+def test_an_option_of_another_queue_is_answered_with_ours(theirs, of_a_task, of_a_call):
+    if of_a_task is not None:
+        with pytest.raises(UnknownOption) as caught:
+            Task(send, **{theirs: 1})
+        assert caught.value.hint == of_a_task
+    if of_a_call is not None:
+        with pytest.raises(UnknownOption) as caught:
+            Task(send).options(**{theirs: 1})
+        assert caught.value.hint == of_a_call
+
+
+def test_an_option_of_another_queue_given_as_an_argument_is_answered_with_ours():
+    with pytest.raises(BadArguments, match=r"It is an option: send\.options\(delay=…\)\.enqueue"):
+        Task(send).call(7, countdown=60)
+    with pytest.raises(BadArguments, match="Known: template, user_id"):
+        Task(send).call(7, autoretry_for=ValueError)
+
+
 # Enqueueing
 
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import BadValue, Holdfast, JobNotFound
+from holdfast import BadValue, Holdfast, HoldfastError, JobNotFound
 
 
 def test_an_empty_dsn_is_refused_and_not_taken_for_the_embedded_server():
@@ -56,6 +56,19 @@ def test_queues_are_a_list_of_names(hf: Holdfast):
         hf.worker(queues="mail")
     with pytest.raises(BadValue, match="must not be empty"):
         hf.worker(queues=[])
+
+
+def test_a_timeout_that_cannot_hold_is_refused_as_it_was_written(hf: Holdfast):
+    with pytest.raises(BadValue, match=r"^timeout 5: task slow is a plain function"):
+        hf.task(name="slow", timeout=5)(lambda: None)
+
+
+def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast):
+    async def main() -> None:
+        hf.worker().run(drain=True)
+
+    with pytest.raises(HoldfastError, match=r"one runs here already\. Write await worker\.arun\(\)\."):
+        asyncio.run(main())
 
 
 def test_a_queue_that_is_probably_misspelled_is_told_of(hf: Holdfast, drain, told):

@@ -440,3 +440,15 @@ def test_a_database_without_an_encoding_of_its_own_will_do(holdfast_server: str)
                 assert {job.refresh().result for job in jobs} == {"good day, Zoë"}
         finally:
             server.execute(f"drop database {name} with (force)")
+
+
+def test_where_nobody_listens_the_error_says_who_named_the_place(monkeypatch, tmp_path):
+    without = r"Without a DSN, Holdfast uses an embedded PostgreSQL\.$"
+    for dsn in ("postgresql://me@127.0.0.1:1/jobs", "host=nowhere.invalid", f"host={tmp_path}"):
+        monkeypatch.delenv("HOLDFAST_DSN", raising=False)
+        with Holdfast(dsn) as hf, pytest.raises(DatabaseUnavailable, match=rf"Check the DSN\. {without}"):
+            hf.enqueue("noop")
+        monkeypatch.setenv("HOLDFAST_DSN", dsn)
+        said = rf"HOLDFAST_DSN names this database\. {without}"
+        with Holdfast() as hf, pytest.raises(DatabaseUnavailable, match=said):
+            asyncio.run(hf.aenqueue("noop"))

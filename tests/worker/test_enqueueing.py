@@ -229,6 +229,17 @@ def test_an_option_of_a_worker_out_of_its_limits_is_refused(hf):
             hf.worker(**{option: value})
 
 
+def test_a_call_by_name_goes_where_the_task_that_is_declared_here_says(hf: Holdfast):
+    hf.task(name="later", queue="slow", priority=30, delay=60)(lambda: None)
+    told, moved = hf.enqueue("later").refresh(), hf.enqueue("later", queue="mail", priority=7).refresh()
+    assert (told.queue, told.priority, told.state) == ("slow", 30, JobState.SCHEDULED)
+    assert (moved.queue, moved.priority, moved.state) == ("mail", 7, JobState.SCHEDULED)
+    now = hf.enqueue("later", run_at=datetime.now(UTC)).refresh()
+    assert (now.queue, now.state) == ("slow", JobState.PENDING)
+    unknown = asyncio.run(hf.aenqueue("not.here")).refresh()
+    assert (unknown.queue, unknown.priority, unknown.state) == ("default", 100, JobState.PENDING)
+
+
 def test_an_unknown_option_is_refused_with_a_suggestion(hf, greet):
     with pytest.raises(UnknownOption, match="Did you mean 'priority'"):
         greet.options(prioritty=7)
@@ -236,6 +247,8 @@ def test_an_unknown_option_is_refused_with_a_suggestion(hf, greet):
         hf.task(name="other", max_atempts=3)(lambda: None)
     with pytest.raises(UnknownOption, match="Did you mean 'concurrency'"):
         hf.worker(concurency=3)
+    with pytest.raises(UnknownOption, match=r"a Holdfast has no option 'dns'\. Did you mean 'dsn'\?"):
+        Holdfast(dns="postgresql:///shop")
 
 
 def test_a_payload_that_cannot_be_stored_is_refused(hf, counts, monkeypatch):

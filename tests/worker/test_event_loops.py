@@ -35,6 +35,7 @@ def test_a_worker_says_on_which_loop_it_runs(hf: Holdfast, loop, drain, told, co
     assert counts() == {"completed": 100}
     assert set(loops) == {loop}
     assert told.named("worker.started")[0]["loop"] == loop
+    assert told.named("worker.started")[0]["queues"] == "all"
 
 
 def test_a_sleeper_is_woken_and_stopped(hf: Holdfast, loop, work, until):

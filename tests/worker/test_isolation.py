@@ -226,6 +226,66 @@ def test_a_task_of_a_script_keeps_its_options_there(tmp_path, holdfast_dsn):
     assert done.stdout == "dead\n"
 
 
+UNGUARDED = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.task(isolation="process", max_attempts=1)
+def charge() -> None: ...
+
+
+job = charge.enqueue()
+hf.worker().run(drain=True)
+print(job.refresh().state.value)
+"""
+
+
+def test_a_script_without_a_guard_is_refused_in_its_children(tmp_path, holdfast_dsn, hf):
+    script = tmp_path / "shop.py"
+    script.write_text(UNGUARDED)
+    environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "dead\n"
+    assert 'Put that code under if __name__ == "__main__":' in done.stderr
+    assert [job.task for job in hf.jobs()] == ["shop.charge"]
+
+
+CHAIN = """
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+
+@hf.task(isolation="process")
+def first() -> None:
+    second.enqueue()
+
+
+@hf.task
+def second() -> None: ...
+
+
+if __name__ == "__main__":
+    first.enqueue()
+    hf.worker().run(drain=True)
+"""
+
+
+def test_a_child_of_a_script_enqueues_its_tasks_by_the_same_names(tmp_path, holdfast_dsn, hf):
+    script = tmp_path / "shop.py"
+    script.write_text(CHAIN)
+    environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
+    subprocess.run([sys.executable, script], env=environment, timeout=60, check=True)
+    assert {(job.task, job.state) for job in hf.jobs()} == {
+        ("shop.first", JobState.COMPLETED),
+        ("shop.second", JobState.COMPLETED),
+    }
+
+
 def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf):
     @hf.task(name="local", isolation="process")
     def local() -> None: ...

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast import Cancel, Context, Done, Holdfast, JobState, Retry, Snooze, Stop
+from holdfast import Cancel, Context, Done, Holdfast, JobState, Retry, RetryPolicy, Snooze, Stop
 
 
 @pytest.fixture
@@ -283,3 +283,20 @@ def test_plain_functions_run_in_parallel_threads(hf: Holdfast, drain):
     jobs = [meet.enqueue() for _ in range(4)]
     drain(concurrency=4)
     assert {job.refresh().state for job in jobs} == {JobState.COMPLETED}
+
+
+def test_the_news_of_a_failure_say_whether_it_was_the_last(hf: Holdfast, drain, told):
+    @hf.task(name="fail", max_attempts=2, retry=RetryPolicy(base=0), give_up_on=KeyError)
+    def fail(kind: str) -> None:
+        raise {"value": ValueError, "key": KeyError}[kind]("no")
+
+    fail.enqueue("value")
+    drain()
+    fail.enqueue("key")
+    drain()
+    hf.task(name="once", at_most_once=True)(fail.function)
+    hf.enqueue("once", {"kind": "value"})
+    drain()
+    ends = [(it["attempt"], it["max_attempts"], it.get("dead")) for it in told.named("job.failed")]
+    assert ends == [(1, 2, None), (2, 2, True), (1, 2, True), (1, 1, True)]
+    assert len(hf.dead()) == 3

@@ -82,8 +82,13 @@ def test_a_job_without_a_result_says_why(hf):
 
 def test_who_has_waited_for_long_enough_is_told(hf, add, ask, until):
     job = add.enqueue(2, 3)
-    with pytest.raises(TimeoutError, match=rf"{job.id} has not ended within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=rf"{job.id} has not ended within 0\.1 s\. `holdfast why ID` says"):
         job.result(timeout=0.1)
+    state = r"has not ended within 0\.3 s; its state is pending\. `holdfast why ID` says why\."
+    with pytest.raises(TimeoutError, match=state):
+        job.result(timeout=0.3)
+    with pytest.raises(TimeoutError, match=state):
+        asyncio.run(job.aresult(timeout=0.3))
     with pytest.raises(TimeoutError):
         asyncio.run(job.aresult(timeout=0.1))
     # What was noted of it goes when the next one comes.

@@ -48,6 +48,21 @@ def test_a_schedule_beside_the_task_runs_it(hf: Holdfast, clock, drain):
     assert seen == [row.next_at]
 
 
+def test_a_schedule_by_name_goes_where_the_task_that_is_declared_here_says(hf: Holdfast):
+    hf.task(name="m.w", queue="mail", priority=30)(lambda: None)
+    hf.schedules.add("a", "m.w", every=30)
+    hf.schedules.add("b", "m.w", every=30, queue="slow", priority=7)
+    hf.schedules.add("c", "not.here", every=30)
+    asyncio.run(hf.schedules.aadd("d", "m.w", every=30))
+    hf.schedules.change("b", "m.w", every=60)
+    assert [(row.queue, row.priority) for row in hf.schedules.list()] == [
+        ("mail", 30),
+        ("slow", 7),
+        ("default", 100),
+        ("mail", 30),
+    ]
+
+
 def test_every_so_often_beside_the_task(hf: Holdfast):
     @hf.task(name="beat", schedule=Schedule(every=30, missed="skip", overlap=False, jitter=5))
     async def beat() -> None: ...
@@ -275,3 +290,12 @@ def clock_now(hf: Holdfast) -> datetime:
     with hf.database.connection() as connection:
         now: datetime = connection.execute("select holdfast.clock()").fetchone()[0]
     return now
+
+
+@pytest.mark.parametrize("cron", ["", "0 9 * *", "0 0 9 * * mon 2030", "@daily @weekly", "every day"])
+def test_an_expression_without_its_fields_is_refused_where_it_is_declared(hf: Holdfast, cron: str):
+    with pytest.raises(BadValue, match="must have five fields") as caught:
+        hf.task(name="report", schedule=cron)(lambda: None)
+    assert caught.value.field == "cron"
+    for accepted in ("0 9 * * mon-fri", " 0 0 9 * * 1 ", "@daily"):
+        Schedule(cron=accepted)

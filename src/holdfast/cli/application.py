@@ -2,13 +2,18 @@
 
 import sys
 import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from holdfast.client import Holdfast
 from holdfast.errors import BadInput, HoldfastError, nearest, suggest
+from holdfast.events import emit, subscribe
+from holdfast.job import NewJob
+from holdfast.task import Sending
 
 
 class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors
@@ -31,7 +36,38 @@ def load_app(name: str) -> Holdfast:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    return _holdfast_in(_module(name, module_name), name, attribute)
+    with _doubting(name):
+        return _holdfast_in(_module(name, module_name), name, attribute)
+
+
+@contextmanager
+def _doubting(app: str) -> Iterator[None]:
+    """Warn once if the app enqueues jobs or runs a worker while it is imported."""
+    doubted = False
+
+    def doubt(what: str) -> None:
+        nonlocal doubted
+        if not doubted:
+            doubted = True
+            hint = f'Each worker process does so again. Put it under if __name__ == "__main__": in {app}.'
+            emit("app.doubted", app=app, reason=f"it {what} while it is imported", hint=hint)
+
+    @contextmanager
+    def enqueuing(jobs: Iterable[NewJob]) -> Iterator[Sending]:
+        doubt("enqueues jobs")
+        yield Sending(jobs)
+
+    def tell(event: str, _fields: Mapping[str, Any]) -> None:
+        if event == "worker.started":
+            doubt("runs a worker")
+
+    unsubscribe = subscribe(tell)
+    Holdfast.around_enqueue = staticmethod(enqueuing)
+    try:
+        yield
+    finally:
+        Holdfast.around_enqueue = None
+        unsubscribe()
 
 
 def _module(name: str, module_name: str) -> ModuleType:

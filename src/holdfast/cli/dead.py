@@ -52,6 +52,8 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
     """
     with settings.connect() as hf:
         found = hf.dead(limit=limit, **_given(which))
+        if not found:
+            doubt_filter(hf, which["queue"], which["task"])
     show_jobs(settings, found, limit=limit, empty="No dead jobs.")
 
 

@@ -10,6 +10,7 @@ import click
 
 from holdfast.calls import AttemptError, StepRow
 from holdfast.cli import times
+from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import (
     STATE_STYLES,
     Column,
@@ -66,6 +67,8 @@ def jobs(
             show_live(_COLUMNS, look, empty="No job is running.")
             return
         found = look()
+        if not found:
+            doubt_filter(hf, queue, task)
     show_jobs(settings, found, limit=limit, empty="No jobs.")
 
 

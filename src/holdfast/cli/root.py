@@ -62,6 +62,7 @@ ELSEWHERE = {
     "start": "worker",
     "status": "stats",
     "upgrade": "migrate",
+    "version": "--version",
 }
 INTERRUPTED = 130
 

@@ -9,6 +9,7 @@ import click
 from holdfast.calls import Stat
 from holdfast.calls.statistics import By, Done, Statistic
 from holdfast.cli import times
+from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
@@ -72,6 +73,8 @@ def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None
             show_live(_columns(by), lambda: _look(hf, by, queue), empty="No jobs.")
             return
         found = _look(hf, by, queue)
+        if not found:
+            doubt_filter(hf, queue, None)
     if settings.as_json:
         show_json(found)
     else:

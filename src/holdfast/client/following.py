@@ -15,6 +15,7 @@ from holdfast.client.asking import Asking
 from holdfast.client.job import unknown
 from holdfast.encoding import Unstorable, from_json
 from holdfast.errors import BadResult, HoldfastError, JobCancelled, JobFailed
+from holdfast.job import JobSnapshot
 from holdfast.task import JobHandle, Registry
 from holdfast.waiting import Waiting
 
@@ -51,6 +52,9 @@ class Following(Asking):
             with contextlib.suppress(concurrent.futures.TimeoutError):
                 for future in concurrent.futures.as_completed(waits.futures, seconds):
                     waits.look(future.result(), return_exceptions)
+            if (question := waits.question(return_exceptions, seconds)) is not None:
+                with contextlib.suppress(HoldfastError):
+                    waits.found = self.run(question)
             return waits.results(return_exceptions, seconds)
         finally:
             waits.drop()
@@ -72,6 +76,9 @@ class Following(Asking):
                 async with asyncio.timeout(seconds):
                     for future in asyncio.as_completed(map(asyncio.wrap_future, waits.futures)):
                         waits.look(await future, return_exceptions)
+            if (question := waits.question(return_exceptions, seconds)) is not None:
+                with contextlib.suppress(HoldfastError):
+                    waits.found = await self.arun(question)
             return waits.results(return_exceptions, seconds)
         finally:
             waits.drop()
@@ -161,6 +168,7 @@ class _Waits:
         self._waiting = holdfast.waiting
         self._asked: list[str] = []
         self.futures: list[concurrent.futures.Future[End]] = []
+        self.found: JobSnapshot | None = None
 
     @property
     def missing(self) -> list[str]:
@@ -175,9 +183,15 @@ class _Waits:
         if not return_exceptions and (error := _failure(end)) is not None:
             raise error
 
+    def question(self, return_exceptions: bool, seconds: float | None) -> Call[JobSnapshot | None] | None:
+        """The question for the state of a job that is late, unless the caller only asks again and again."""
+        if not self.missing or return_exceptions or seconds is None or seconds < AT_ONCE:
+            return None
+        return calls.job(UUID(self.missing[0]))
+
     def results(self, return_exceptions: bool, seconds: float | None) -> list[Any]:
         if self.missing and not return_exceptions:
-            raise _late(self.missing, seconds)
+            raise _late(self.missing, seconds, self.found)
         return [self._result(job_id, seconds) for job_id in self._ids]
 
     def _result(self, job_id: str, seconds: float | None) -> Any:
@@ -246,9 +260,12 @@ class _Feed:
         return page
 
 
-def _late(ids: list[str], seconds: float | None) -> TimeoutError:
+def _late(ids: list[str], seconds: float | None, found: JobSnapshot | None = None) -> TimeoutError:
     others = f" and {len(ids) - 1} more" if len(ids) > 1 else ""
-    return TimeoutError(f"job {ids[0]}{others} has not ended within {seconds or 0:g} s")
+    state = f"; its state is {found.state}" if found is not None else ""
+    return TimeoutError(
+        f"job {ids[0]}{others} has not ended within {seconds or 0:g} s{state}. `holdfast why ID` says why."
+    )
 
 
 def _failure(end: End) -> HoldfastError | None:

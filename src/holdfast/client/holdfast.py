@@ -2,9 +2,10 @@
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar, Unpack, overload
 from uuid import UUID
 
 import msgspec
@@ -16,7 +17,7 @@ from holdfast.client.job import Job
 from holdfast.client.looking import Looking
 from holdfast.client.operating import Operating
 from holdfast.database import Database, aload_on, load_on, without_driver
-from holdfast.errors import UnknownOption
+from holdfast.errors import HoldfastError, UnknownOption
 from holdfast.job import NewJob
 from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.schedules import Schedules
@@ -40,12 +41,21 @@ class Holdfast(Looking, Operating, Following):
     out if you leave it open.
     """
 
+    around_enqueue: AroundEnqueue | None = None
+
     def __init__(
-        self, dsn: str | None = None, *, transaction_pooling: bool | None = None, pool_size: int = 10
+        self,
+        dsn: str | None = None,
+        *,
+        transaction_pooling: bool | None = None,
+        pool_size: int = 10,
+        **unknown: Never,
     ) -> None:
+        for option in unknown:
+            known = ("dsn", "transaction_pooling", "pool_size")
+            raise UnknownOption.among(option, known, owner="a Holdfast")
         self.tasks = Registry()
         self.schedules = Schedules(self)
-        self.around_enqueue: AroundEnqueue | None = None
         self.access = Access(self)
         if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
             # An unset variable must not send anybody to another database.
@@ -116,7 +126,7 @@ class Holdfast(Looking, Operating, Following):
             if task.settings.timeout is not None and not task.is_async and task.settings.isolation is None:
                 raise limits.refused(
                     "timeout",
-                    task.settings.timeout,
+                    options["timeout"],
                     f"task {task.name} is a plain function, and a thread cannot be stopped",
                     hint='Make it async, or say isolation="process".',
                 )
@@ -128,7 +138,10 @@ class Holdfast(Looking, Operating, Following):
     # Enqueueing.
 
     def enqueue(self, task: str, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]) -> Job[Any]:
-        """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`."""
+        """Enqueue by name; the task need not be known here. Options are those of `task.options(…)`.
+
+        If it is known, its queue, priority and delay apply where the options give none.
+        """
         return self.enqueue_new(named_job(task, payload, self.tasks, **options), options.get("conn"))
 
     async def aenqueue(
@@ -141,6 +154,8 @@ class Holdfast(Looking, Operating, Following):
 
         `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
         """
+        if self._database is None:
+            _refuse_without_guard()
         if self.around_enqueue is None:
             loaded = self.database.load(jobs) if conn is None else load_on(conn, jobs)
         else:
@@ -151,6 +166,8 @@ class Holdfast(Looking, Operating, Following):
         return [Job(self, job_id) for job_id in loaded]
 
     async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+        if self._database is None:
+            _refuse_without_guard()
         if self.around_enqueue is None:
             loaded = await (self.database.aload(jobs) if conn is None else aload_on(conn, jobs))
         else:
@@ -162,6 +179,8 @@ class Holdfast(Looking, Operating, Following):
 
     def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
         """Enqueue what `task.call(…)` made."""
+        if self._database is None:
+            _refuse_without_guard()
         if self.around_enqueue is None:
             return Job(self, self.run(calls.enqueue(new_job), conn=conn))
         with self.around_enqueue((new_job,)) as sending:
@@ -171,6 +190,8 @@ class Holdfast(Looking, Operating, Following):
         return Job(self, job_id)
 
     async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+        if self._database is None:
+            _refuse_without_guard()
         if self.around_enqueue is None:
             job_id = await self.arun(calls.enqueue(new_job), conn=conn)
             return Job(self, job_id)
@@ -189,6 +210,7 @@ class Holdfast(Looking, Operating, Following):
     def worker(self, **options: Any) -> "Worker":
         """A worker for the tasks declared here. Options: queues, concurrency, lease_time, poll_interval,
         grace, notify, name, http, max_isolated."""
+        _refuse_without_guard()
         from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
 
         known = Worker.__init__.__kwdefaults__ or {}
@@ -240,6 +262,16 @@ class Holdfast(Looking, Operating, Following):
     def __repr__(self) -> str:
         where = self._database.dsn if self._database else self._given or _dsn_of_environment()
         return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
+
+
+def _refuse_without_guard() -> None:
+    """Raise in a child process that imports the script of its parent, where that does its work once more."""
+    loaded = sys.modules.get("multiprocessing.process")
+    if loaded is not None and getattr(loaded.current_process(), "_inheriting", False):
+        raise HoldfastError(
+            "a child process imports this script, and must not enqueue jobs or run a worker again",
+            hint='Put that code under if __name__ == "__main__":',
+        )
 
 
 def _dsn_of_environment() -> str:

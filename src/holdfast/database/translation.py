@@ -1,6 +1,7 @@
 """PostgreSQL's errors as ours: the one place where what the driver raises becomes one of our own tree."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 
@@ -8,6 +9,7 @@ import msgspec
 import psycopg
 from psycopg import errors as pg
 
+from holdfast.database.dsn import without_driver
 from holdfast.errors import (
     BadPayload,
     BadValue,
@@ -133,4 +135,16 @@ def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | Non
 def unavailable(message: str, dsn: str | None) -> DatabaseUnavailable:
     shown = mask_dsn(dsn) if dsn else None
     where = f" ({shown})" if shown else ""
-    return DatabaseUnavailable(f"the database does not answer{where}: {message}", dsn=shown)
+    hint = _elsewhere(dsn) if dsn and _NOBODY_THERE.search(message) else None
+    return DatabaseUnavailable(f"the database does not answer{where}: {message}", hint=hint, dsn=shown)
+
+
+# What comes of an address where no server listens, or of a host that nobody knows.
+_NOBODY_THERE = re.compile("refused|resolve host|translate host name|No such file or directory")
+
+
+def _elsewhere(dsn: str) -> str:
+    """The place that named this database, where it is known, and what would be used without it."""
+    given = without_driver(os.environ.get("HOLDFAST_DSN", ""))
+    source = "HOLDFAST_DSN names this database" if dsn == given else "Check the DSN"
+    return f"{source}. Without a DSN, Holdfast uses an embedded PostgreSQL."

@@ -204,7 +204,11 @@ class Executor:
         job = running.job
         # Where a transaction of its own has completed the job, only the handler has failed.
         event = "handler.failed" if running.finished else "job.failed"
-        emit(event, job=job.id, task=job.task, attempt=job.attempt, error=outcome.error)
+        # As the database decides when it gets the report.
+        dead = outcome.final or self._retry(job) is False or job.attempt >= job.max_attempts
+        end = {"dead": True} if dead and not running.finished else {}
+        attempts = {"attempt": job.attempt, "max_attempts": job.max_attempts}
+        emit(event, job=job.id, task=job.task, **attempts, **end, error=outcome.error)
 
     def _shown(self, job: Claimed, text: str) -> str:
         return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)

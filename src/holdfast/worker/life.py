@@ -222,7 +222,7 @@ class Life:
         emit(
             "worker.started",
             worker=self._id,
-            queues=settings.queues,
+            queues=settings.queues or "all",
             concurrency=settings.concurrency,
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )

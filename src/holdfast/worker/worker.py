@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast import limits
 from holdfast.database import Database
-from holdfast.errors import nearest, suggest
+from holdfast.errors import HoldfastError, nearest, suggest
 from holdfast.events import emit
 from holdfast.task import Registry, Task
 from holdfast.worker.failure import clean
@@ -72,6 +72,7 @@ class Worker:
 
     def run(self, *, drain: bool = False) -> None:
         """Work until told to stop; with `drain`, until nothing is due of what it knows."""
+        _refuse_in_a_loop()
         runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
             stuck = runner.run(self._run(drain=drain, signals=True))
@@ -135,6 +136,16 @@ def _lease_time(value: float | timedelta) -> timedelta:
     if not shortest <= lease_time <= longest:
         raise limits.refused("lease_time", value, "must be between 1 second and 1 day")
     return lease_time
+
+
+def _refuse_in_a_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # there is none, as it should be
+        return
+    raise HoldfastError(
+        "run() needs an event loop of its own, and one runs here already", hint="Write await worker.arun()."
+    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -138,12 +138,16 @@ begin
     detail := jsonb_build_object('queue', lane.queue, 'workers', known.alive);
   else
     answer := 'no_worker_for_task';
-    explanation := format('No worker of queue %s knows task %s%s.', lane.queue, lane.task, (
+    explanation := format('No worker of queue %s knows task %s%s.', lane.queue, lane.task, coalesce(
       -- A function that was moved to another module.
-      select format('; one knows %s, which may be what it is called now', min(t))
+      (select format('; one knows %s, which may be what it is called now', min(t))
       from holdfast.live_workers(now_at) w, unnest(w.tasks) t
       where regexp_replace(t, '^.*[.:]', '') = regexp_replace(lane.task, '^.*[.:]', '')
-      having count(*) > 0));
+      having count(*) > 0),
+      -- A name that was misspelled.
+      (select '; the nearest name that one knows is ' || holdfast.nearest(lane.task, array_agg(distinct t))
+      from holdfast.live_workers(now_at) w, unnest(w.tasks) t
+      where w.queues is null or lane.queue = any(w.queues))));
     remedy := 'Deploy the worker whose code has this task, or cancel the job if it is no more.';
     detail := jsonb_build_object('task', lane.task, 'queue', lane.queue, 'workers', known.of_queue);
   end if;
