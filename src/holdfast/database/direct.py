@@ -69,6 +69,8 @@ class DirectConnection(Connection[Any]):
             while wire.unsent:
                 both.poll()
                 wire.push()
+            if wire.is_answered():
+                return
         while True:
             wire.poll.poll()
             if wire.is_answered():
@@ -98,10 +100,13 @@ class DirectAsyncConnection(AsyncConnection[Any]):
     async def answered(self) -> None:
         """Wait until all of the answer is there."""
         wire, socket = self.wire, self.pgconn.socket
-        while wire.unsent:
-            self.unwatch()
-            await _ready(socket, to_write=True)
-            wire.push()
+        if wire.unsent:
+            while wire.unsent:
+                self.unwatch()
+                await _ready(socket, to_write=True)
+                wire.push()
+            if wire.is_answered():
+                return
         while True:
             if self._watched is None:
                 await _ready(socket)
@@ -218,7 +223,7 @@ class Wire:
         self.unsent = bool(self._pgconn.flush())
 
     def push(self) -> None:
-        """Send on what the socket did not take at once."""
+        """Send more of what the socket did not take at once. This may read the whole answer too."""
         self._pgconn.consume_input()  # a server that waits for us to read does not read either
         self.unsent = bool(self._pgconn.flush())
 
