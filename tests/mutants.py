@@ -57,6 +57,27 @@ MUTANTS = [
         "sql/test_sql_leases.py",
     ),
     Mutant(
+        "finish: does not look again for what was published meanwhile",
+        "finish.sql",
+        "    started := started or exists (select from holdfast.running x where x.job_id = any(ids));\n    exit when",
+        "    exit when",
+        "sql/test_sql_skip_locked.py",
+    ),
+    Mutant(
+        "note_cluster: reads the row and the mark of a crash in two statements",
+        "cluster.sql",
+        "    known := pair.known;\n    compared := pair.compared;\n",
+        "    compared := holdfast.compared_cluster(known);\n",
+        "sql/test_sql_clusters.py",
+    ),
+    Mutant(
+        "recover: does not note a crash",
+        "recover.sql",
+        "    perform holdfast.note_cluster();\n",
+        "",
+        "sql/test_sql_clusters.py",
+    ),
+    Mutant(
         "finish: does not lock before a second look",
         "finish.sql",
         " where j.id = r.id and (j.lease = r.lease or j.lease is null) for update\n",

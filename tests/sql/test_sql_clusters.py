@@ -340,6 +340,37 @@ def test_sessions_that_find_out_at_once_agree_without_waiting(sql, connect, move
     assert reader.read(sql) == ["three"]
 
 
+def test_a_writer_that_began_to_compare_before_another_stored_agrees(sql, other, connect, background):
+    """It read the row before, and the mark of a crash after."""
+    sql.enqueue_many(2)
+    one, two = sql.claim()
+    sql.value("tick")
+    sql(
+        "create or replace function holdfast.server_start() returns timestamptz language plpgsql as $$ "
+        "begin if current_setting('application_name') = 'slow' then "
+        "perform pg_advisory_xact_lock_shared(1); end if; return pg_postmaster_start_time(); end $$"
+    )
+    crash(sql)
+    other("set application_name = 'slow'")
+    gate = connect()
+    with gate.transaction():
+        gate("select pg_advisory_xact_lock(1)")
+        late = background(lambda: publish(other, one, "late"))
+        sql.until(lambda: sql.is_waiting(other))
+        publish(sql, two, "first")
+        reader = Reader(sql.value("event_cursor"))
+    late()
+    assert known(sql)[1] == 2**24
+    assert reader.read(sql) == ["late"]
+
+
+def test_two_crashes_without_an_event_between_them_are_two(sql, job):
+    for crashes in (1, 2):
+        crash(sql)
+        sql.value("recover")
+        assert known(sql)[1] == crashes * 2**24
+
+
 def test_an_old_snapshot_is_no_error_where_others_have_found_out_meanwhile(sql, other, moved):
     sql.enqueue_many(2)
     one, two = sql.claim()

@@ -213,3 +213,21 @@ def test_a_lost_lease_takes_no_event_from_the_other_jobs_of_its_batch(sql, new_l
     assert refusal.id == lost.id
     last = "select name from holdfast.event where job_id = %s order by id desc limit 1"
     assert {sql.one(last, job.id) for job in kept} == {f"job.{outcome}"}
+
+
+@pytest.mark.parametrize("skip_locked", [False, True])
+def test_an_event_that_comes_between_the_look_and_the_write_is_followed_by_the_end(
+    sql, other, connect, background, skip_locked
+):
+    sql.enqueue()
+    job = sql.claim_one()
+    gate = connect()
+    with gate.transaction():
+        gate("lock table holdfast.finished in share mode")  # the report takes its lock after its look
+        report = background(lambda: other.finish([job], skip_locked=skip_locked))
+        sql.until(lambda: sql.is_waiting(other))
+        sql.value("publish", id=job.id, lease=job.lease, name="mine", data="null")
+    assert report() == []
+    names = [event.name for event in sql.rows("read_events", job_id=job.id)]
+    assert names == ["mine", "job.completed"]
+    assert sql("select from holdfast.running") == []

@@ -2,7 +2,10 @@
 
 import asyncio
 import threading
+import time
+from types import SimpleNamespace
 
+import psycopg
 import pytest
 from psycopg import Rollback
 from psycopg.errors import DivisionByZero, UndefinedTable
@@ -311,3 +314,46 @@ def test_a_block_that_says_something_in_sql_does_not_wait_for_itself(hf, ask, ki
     names = [event.name for event in job.events()]
     in_sql = ["in.sql"] if "publish" in said and ends == "well" else []
     assert names == [*in_sql, "from.python", "job.completed" if ends == "well" else "job.dead"]
+
+
+@pytest.fixture
+def keeper(hf):
+    with psycopg.connect(hf.dsn) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_block_of_an_older_snapshot_lets_the_keeper_finish_first(hf, kind, keeper, monkeypatch):
+    """Otherwise its events would go into its own transaction, and meet a row that changed since."""
+    later = "set transaction isolation level repeatable read"
+
+    def keep(ctx: Context) -> None:
+        keeper.execute("select holdfast.progress(%s, %s, 10)", [ctx.job_id, ctx.lease])
+
+    async def commit_of_keeper(_: float) -> None:
+        keeper.commit()
+
+    pauses = SimpleNamespace(sleep=lambda _: keeper.commit(), monotonic=time.monotonic)
+    monkeypatch.setattr("holdfast.worker.context.time", pauses)
+    monkeypatch.setattr("holdfast.worker.context.asyncio", SimpleNamespace(sleep=commit_of_keeper))
+
+    @hf.task(name="sync", max_attempts=1)
+    def sync(ctx: Context) -> None:
+        with ctx.transaction() as conn:
+            conn.execute(later)
+            conn.execute("select from holdfast.jobs")
+            keep(ctx)
+            ctx.event("from.python")
+
+    @hf.task(name="async", max_attempts=1)
+    async def async_(ctx: Context) -> None:
+        async with ctx.atransaction() as conn:
+            await conn.execute(later)
+            await conn.execute("select from holdfast.jobs")
+            keep(ctx)
+            ctx.event("from.python")
+
+    job = hf.tasks.get(kind).enqueue()
+    run(hf)
+    assert job.refresh().state is JobState.COMPLETED, job.refresh().last_error
+    assert [event.name for event in job.events()] == ["from.python"]

@@ -127,7 +127,7 @@ end
 $$;
 comment on function holdfast.xid_shift() is 'Return what to add to the transaction numbers of this cluster.';
 
--- Return the shift for a writer or for upkeep, and store the result of a comparison. If another
+-- Return the shift for a writer or a duty, and store the result of a comparison. If another
 -- session has locked the row, this one does not wait: the other one stores the same.
 create or replace function holdfast.note_cluster()
 returns bigint
@@ -137,15 +137,26 @@ as $$
 declare
   known holdfast.cluster;
   compared holdfast.cluster;
+  pair record;
 begin
   select c.* into known from holdfast.cluster c;
   if known.seen_at = holdfast.server_start() then
     return known.shift;
   end if;
-  compared := holdfast.compared_cluster(known);
+  -- Read the row and `crash_watch` in one statement, and so in one snapshot. Another session that
+  -- compares changes both together. To see only its mark in `crash_watch` would hide the crash.
+  select c as known, holdfast.compared_cluster(c) as compared into pair from holdfast.cluster c;
+  if found then
+    known := pair.known;
+    compared := pair.compared;
+  else
+    compared := holdfast.compared_cluster(null);
+  end if;
   if current_setting('transaction_isolation') = 'read committed' then
     perform from holdfast.cluster c where c is not distinct from known for update skip locked;
     if found then
+      -- Duties do not wait for the disk, but the next crash must not forget this row.
+      perform set_config('synchronous_commit', 'on', true);
       update holdfast.cluster c
       set mark = compared.mark, epoch = compared.epoch, shift = compared.shift, seen_at = compared.seen_at;
       insert into holdfast.crash_watch default values on conflict do nothing;

@@ -196,6 +196,8 @@ begin
     select count(*), array_agg(g.id) into amount, ended from gone g;
 
     accepted := accepted + amount;
+    -- Somebody may have published an event between the look and the write.
+    started := started or exists (select from holdfast.running x where x.job_id = any(ids));
     exit when locked or accepted = cardinality(ids);
     locked := true;
   end loop;

@@ -45,6 +45,8 @@ begin
       and w.left_at is null
       and w.heartbeat_at + recover.timeout < now_at;
   elsif holdfast.try_duty('recover') then
+    -- Soon after a crash, so that another crash does not count as the same one.
+    perform holdfast.note_cluster();
     heard_before := holdfast.look(now_at);
     update holdfast.worker w
     set lost_at = now_at, asleep = false
