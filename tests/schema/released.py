@@ -33,8 +33,8 @@ def install(release: str, dsn: str) -> None:
 
 
 def commit(release: str) -> str:
-    """The commit of this release, which is in the history of this repository."""
-    return tomllib.loads((SCHEMAS / "commits.toml").read_text(encoding="utf-8"))[release]
+    """Return the commit of this release. The commit that makes a release cannot name itself."""
+    return tomllib.loads((SCHEMAS / "commits.toml").read_text(encoding="utf-8")).get(release, "HEAD")
 
 
 def source(release: str, directory: Path) -> Path | None:
