@@ -380,8 +380,9 @@ def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
             _upgrade(connection, release)
             enqueue(300)
             until(lambda: done() == {"completed": 3600}, say=done)
-            late = released.OldWorker(code, tmp_path, empty_dsn)
-            assert (late.wait(), "Upgrade the holdfast package" in late.said) == (1, True)
+            if _changed_since(release):
+                late = released.OldWorker(code, tmp_path, empty_dsn)
+                assert (late.wait(), "Upgrade the holdfast package" in late.said) == (1, True)
 
             with Holdfast(empty_dsn) as hf:
 
