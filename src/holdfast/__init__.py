@@ -25,12 +25,12 @@ from holdfast.errors import (
     UnknownOption,
     WorkerLost,
 )
-from holdfast.events import subscribe
 from holdfast.job import Cancel, Done, GiveUp, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
 from holdfast.retry import RetryPolicy
 from holdfast.schedule import Schedule
 from holdfast.secret import Secret
 from holdfast.task import Task
+from holdfast.telemetry import subscribe
 from holdfast.worker.context import Context
 
 __all__ = [

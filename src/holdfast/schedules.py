@@ -19,11 +19,11 @@ import msgspec
 from holdfast import calls, limits, schedule
 from holdfast.calls import Call, ScheduleRow
 from holdfast.errors import BadArguments, BadValue, UnknownOption
-from holdfast.events import emit
 from holdfast.job import NewJob
 from holdfast.renamed import renamed
 from holdfast.schedule import Missed
 from holdfast.task import JobHandle, Registry, Task, named_job
+from holdfast.telemetry import emit
 
 T = TypeVar("T")
 # The class below has a method of that name.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pages import ROOT
 
-from holdfast.metrics import Metrics, Overview, families_of, questions
+from holdfast.telemetry.metrics import Metrics, Overview, families_of, questions
 from holdfast.worker import health, pages
 
 OPERATIONS = ROOT / "docs" / "operations"

@@ -13,7 +13,7 @@ from holdfast import Context, Holdfast, JobState
 from holdfast.calls import Claimed
 from holdfast.database import Session
 from holdfast.errors import DatabaseUnavailable
-from holdfast.logs import JsonFormatter
+from holdfast.telemetry.logs import JsonFormatter
 from holdfast.worker.hands import Hands
 
 

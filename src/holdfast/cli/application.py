@@ -11,9 +11,9 @@ from typing import Any, cast
 
 from holdfast.client import Holdfast
 from holdfast.errors import BadInput, HoldfastError, nearest, suggest
-from holdfast.events import emit, subscribe
 from holdfast.job import NewJob
 from holdfast.task import Sending
+from holdfast.telemetry import emit, subscribe
 
 
 class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors

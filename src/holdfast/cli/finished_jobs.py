@@ -25,8 +25,8 @@ from holdfast.cli.output import clean
 from holdfast.cli.times import span
 from holdfast.client import Holdfast
 from holdfast.errors import HoldfastError
-from holdfast.events import subscribe
 from holdfast.job import JobSnapshot
+from holdfast.telemetry import subscribe
 
 # Beyond this many unwritten lines jobs are only counted: neither reader nor terminal can keep up.
 BACKLOG = 1_000

@@ -19,9 +19,9 @@ from holdfast.cli.times import span
 from holdfast.cli.values import duration
 from holdfast.client import Holdfast
 from holdfast.errors import BadValue, HoldfastError
-from holdfast.events import emit, subscribe
-from holdfast.logs import JsonFormatter
 from holdfast.secret import mask_dsn
+from holdfast.telemetry import emit, subscribe
+from holdfast.telemetry.logs import JsonFormatter
 from holdfast.worker.http import Address
 from holdfast.worker.processes import cores
 from holdfast.worker.supervisor import Supervisor, follow

@@ -12,8 +12,8 @@ from holdfast.calls.statistics import By, QueueReport, Statistic
 from holdfast.client.asking import Asking, known_state
 from holdfast.database import examine
 from holdfast.job import JobSnapshot, JobState
-from holdfast.metrics import Overview, exposition, families_of, questions
 from holdfast.renamed import renamed
+from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
 
 
 class Looking(Asking):

@@ -9,7 +9,7 @@ import threading
 import time
 
 from holdfast.errors import DatabaseUnavailable
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 
 class Outage:

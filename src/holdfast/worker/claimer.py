@@ -18,7 +18,7 @@ from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Session
 from holdfast.errors import DatabaseUnavailable
-from holdfast.events import Bunch, emit
+from holdfast.telemetry import Bunch, emit
 from holdfast.worker.hands import Hands
 
 BATCH = 2000

@@ -14,7 +14,7 @@ from holdfast import calls
 from holdfast.calls import Call
 from holdfast.database import Session
 from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
 from holdfast.errors import BadInput, Collision, NotReady
-from holdfast.events import Bunch, emit
+from holdfast.telemetry import Bunch, emit
 from holdfast.worker.failure import ERROR_LENGTH, clean
 from holdfast.worker.notes import portions
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.metrics import Family
+from holdfast.telemetry.metrics import Family
 
 
 class Condition(NamedTuple):

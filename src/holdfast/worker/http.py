@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast import limits
 from holdfast.errors import HoldfastError
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0

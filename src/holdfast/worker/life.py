@@ -24,9 +24,9 @@ from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import PATIENT, Database, Outage, Session
 from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
-from holdfast.events import Bunch, emit
 from holdfast.job import Cancel, Released
 from holdfast.task import Registry
+from holdfast.telemetry import Bunch, emit
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import (
     ADVANCE_SECONDS,

@@ -5,7 +5,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from holdfast.errors import HoldfastError, WorkerLost
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 Step = Callable[[], Awaitable[float | None]]
 

@@ -14,8 +14,8 @@ from holdfast import limits
 from holdfast.calls import Claimed, Progress, Published
 from holdfast.encoding import Unstorable, to_json
 from holdfast.errors import BadValue
-from holdfast.events import emit
 from holdfast.secret import MARK, secrets_in
+from holdfast.telemetry import emit
 
 STAGE_LENGTH = 100
 MESSAGE_LENGTH = 1000

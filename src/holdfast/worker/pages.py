@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.database import Database
-from holdfast.events import subscribe
-from holdfast.metrics import CONTENT_TYPE, Family, Metrics, Overview, exposition, families_of, questions
+from holdfast.telemetry import subscribe
+from holdfast.telemetry.metrics import (
+    CONTENT_TYPE,
+    Family,
+    Metrics,
+    Overview,
+    exposition,
+    families_of,
+    questions,
+)
 from holdfast.worker import health
 from holdfast.worker.health import Condition
 from holdfast.worker.http import Address, Answer, Page, Server

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from holdfast.calls import Claimed, Report
-from holdfast.metrics.exposition import ROUND_TRIP, Family, Histogram
+from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
 
 Key = tuple[str, str]
 

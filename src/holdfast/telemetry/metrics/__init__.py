@@ -7,10 +7,14 @@
 Names follow its conventions: `holdfast_` in front, base units (seconds), `_total` for what only grows.
 """
 
-from holdfast.metrics.database import Overview as Overview, families_of as families_of, questions as questions
-from holdfast.metrics.exposition import (
+from holdfast.telemetry.metrics.database import (
+    Overview as Overview,
+    families_of as families_of,
+    questions as questions,
+)
+from holdfast.telemetry.metrics.exposition import (
     CONTENT_TYPE as CONTENT_TYPE,
     Family as Family,
     exposition as exposition,
 )
-from holdfast.metrics.process import Metrics as Metrics
+from holdfast.telemetry.metrics.process import Metrics as Metrics
