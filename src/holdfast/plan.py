@@ -22,7 +22,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal
 
-from holdfast.errors import NotReady, SchemaTooNew
+from holdfast.values.errors import NotReady, SchemaTooNew
 
 SQL = resources.files("holdfast") / "sql"
 Kind = Literal["migration", "function"]

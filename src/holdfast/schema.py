@@ -23,8 +23,8 @@ from psycopg import AsyncConnection, Connection, errors as pg, sql
 from psycopg.pq import TransactionStatus
 from psycopg.rows import args_row, scalar_row
 
-from holdfast.errors import NotAllowed, NotReady, SchemaMissing, SchemaOutdated
 from holdfast.plan import SQL, File, MigrationEdited, Plan, Record, load, newest, statements
+from holdfast.values.errors import NotAllowed, NotReady, SchemaMissing, SchemaOutdated
 
 __all__ = [
     "MigrationEdited",

@@ -12,8 +12,8 @@ import pytest
 from holdfast import Context, Holdfast, JobState
 from holdfast.calls import Claimed
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
 from holdfast.telemetry.logs import JsonFormatter
+from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.hands import Hands
 
 

@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.database import bulk, pools
 from holdfast.database.bulk import BULK
-from holdfast.job import NewJob
+from holdfast.values.job import NewJob
 
 AMOUNT = 120
 COLUMNS = (

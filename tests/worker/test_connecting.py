@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
-from holdfast.job import NewJob
+from holdfast.values.job import NewJob
 
 
 @pytest.fixture

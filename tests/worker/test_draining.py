@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
+from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker import duties
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import Duties

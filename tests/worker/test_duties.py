@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, schema
-from holdfast.errors import Collision, DatabaseUnavailable, HoldfastError
+from holdfast.values.errors import Collision, DatabaseUnavailable, HoldfastError
 from holdfast.worker import duties, life
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState
 from holdfast.database import Session
-from holdfast.errors import Collision
+from holdfast.values.errors import Collision
 from holdfast.worker import life
 
 

@@ -26,7 +26,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import Call, Place
 from holdfast.database.carriers import (
     CallerAsyncConnection,
@@ -38,8 +38,9 @@ from holdfast.database.carriers import (
 )
 from holdfast.database.direct import codec_of
 from holdfast.database.translation import translated
-from holdfast.errors import HoldfastError
-from holdfast.job import JobId, NewJob
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError
+from holdfast.values.job import JobId, NewJob
 
 # Jobs are made, and sent, in batches of this many, so that a generator of millions stays out of memory.
 BULK = 1_000

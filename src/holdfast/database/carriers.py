@@ -10,7 +10,7 @@ from psycopg.rows import tuple_row
 
 from holdfast.calls import Call, Function
 from holdfast.database.translation import translated
-from holdfast.errors import BadValue
+from holdfast.values.errors import BadValue
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from holdfast.calls import Finding
 from holdfast.database.carriers import run_on
 from holdfast.database.pooler import share_sessions
 from holdfast.database.pools import Database
-from holdfast.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
+from holdfast.values.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
 
 SEVERITIES = ("critical", "warning", "info", "ok")
 MOST_SKEW = 2.0

@@ -55,8 +55,8 @@ from holdfast.database.session import (
     setting,
 )
 from holdfast.database.translation import translated
-from holdfast.errors import DatabaseUnavailable
-from holdfast.job import JobId, NewJob
+from holdfast.values.errors import DatabaseUnavailable
+from holdfast.values.job import JobId, NewJob
 
 T = TypeVar("T")
 C = TypeVar("C", DirectConnection, DirectAsyncConnection)

@@ -20,7 +20,7 @@ from holdfast.database.direct import DirectAsyncConnection, ListeningConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
 from holdfast.database.translation import closed, collisions, translated, unavailable
-from holdfast.errors import BadValue, DatabaseUnavailable, HoldfastError
+from holdfast.values.errors import BadValue, DatabaseUnavailable, HoldfastError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncConnection[Any])

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.secret import hide_passwords, mask
 from holdfast.telemetry.subscribers import Bunch
+from holdfast.values.secret import hide_passwords, mask
 
 # What a line says besides an event's own fields, which give way.
 _OURS = frozenset({"at", "level", "logger", "worker_name", "event", "message", "traceback"})

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast.errors import DatabaseUnavailable
-from holdfast.secret import hide_passwords, mask
+from holdfast.values.errors import DatabaseUnavailable
+from holdfast.values.secret import hide_passwords, mask
 
 T = TypeVar("T")
 Subscriber: TypeAlias = Callable[[str, Mapping[str, Any]], None]

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import Database
-from holdfast.job import Failed
 from holdfast.task import Registry
 from holdfast.testing.stage import Crash, Failure, Lost, Stage
+from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
 from holdfast.worker.hands import Running
 from holdfast.worker.keeper import FLUSH_SECONDS

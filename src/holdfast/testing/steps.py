@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holdfast.calls import Call
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError
 from holdfast.testing.stage import Stage
+from holdfast.values.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.worker.worker import Worker

@@ -28,9 +28,9 @@ from typing import Any
 
 from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
-from holdfast.errors import BadValue
-from holdfast.job import Failed, Outcome, Stop
 from holdfast.task import Registry, Task
+from holdfast.values.errors import BadValue
+from holdfast.values.job import Failed, Outcome, Stop
 from holdfast.worker.context import Context
 from holdfast.worker.failure import failure_of
 from holdfast.worker.notes import Note, Said

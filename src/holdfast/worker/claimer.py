@@ -17,8 +17,8 @@ from uuid import uuid4
 from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
 from holdfast.telemetry import Bunch, emit
+from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.hands import Hands
 
 BATCH = 2000

@@ -11,12 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import Call, Claimed, Memory, Report
 from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
-from holdfast.errors import HoldfastError, IllegalTransition
-from holdfast.job import CALLED_OFF, Cancel, Stop
 from holdfast.task import result_json
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError, IllegalTransition
+from holdfast.values.job import CALLED_OFF, Cancel, Stop
 from holdfast.worker.failure import clean
 from holdfast.worker.notes import (
     MESSAGE_LENGTH,

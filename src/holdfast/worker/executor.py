@@ -13,12 +13,23 @@ from typing import Any, assert_never
 from holdfast import calls
 from holdfast.calls import Call, Claimed, Memory, Report, Unwritten
 from holdfast.database import Database
-from holdfast.errors import Collision, NotReady
-from holdfast.job import Cancel, Done, Failed, GiveUp, Interrupted, Outcome, Released, Retry, Snooze, Stop
-from holdfast.options import TaskOptions
-from holdfast.secret import scrub
 from holdfast.task import Registry, Task
 from holdfast.telemetry import emit
+from holdfast.values.errors import Collision, NotReady
+from holdfast.values.job import (
+    Cancel,
+    Done,
+    Failed,
+    GiveUp,
+    Interrupted,
+    Outcome,
+    Released,
+    Retry,
+    Snooze,
+    Stop,
+)
+from holdfast.values.options import TaskOptions
+from holdfast.values.secret import scrub
 from holdfast.worker.context import Context
 from holdfast.worker.failure import ERROR_LENGTH, clean, failure_of, secrets_of
 from holdfast.worker.hands import Running

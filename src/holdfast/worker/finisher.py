@@ -18,8 +18,8 @@ from typing import NamedTuple
 from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
-from holdfast.errors import BadInput, Collision, NotReady
 from holdfast.telemetry import Bunch, emit
+from holdfast.values.errors import BadInput, Collision, NotReady
 from holdfast.worker.failure import ERROR_LENGTH, clean
 from holdfast.worker.notes import portions
 

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from holdfast import limits
-from holdfast.errors import HoldfastError
 from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError
 
 REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0

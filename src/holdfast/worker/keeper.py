@@ -27,8 +27,8 @@ from pathlib import Path
 from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
-from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.telemetry import emit
+from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.worker.duties import AT_WORK
 from holdfast.worker.hands import Hands, Running
 from holdfast.worker.loop import every

@@ -23,10 +23,10 @@ from typing import Any
 from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import PATIENT, Database, Outage, Session
-from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
-from holdfast.job import Cancel, Released
 from holdfast.task import Registry
 from holdfast.telemetry import Bunch, emit
+from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
+from holdfast.values.job import Cancel, Released
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import (
     ADVANCE_SECONDS,

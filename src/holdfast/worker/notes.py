@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast import limits
 from holdfast.calls import Claimed, Progress, Published
-from holdfast.encoding import Unstorable, to_json
-from holdfast.errors import BadValue
-from holdfast.secret import MARK, secrets_in
 from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.encoding import Unstorable, to_json
+from holdfast.values.errors import BadValue
+from holdfast.values.secret import MARK, secrets_in
 
 STAGE_LENGTH = 100
 MESSAGE_LENGTH = 1000

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
-from holdfast.job import Outcome
 from holdfast.task import Task
+from holdfast.values.job import Outcome
 from holdfast.worker.context import Context
 from holdfast.worker.threads import Threads
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from holdfast.calls import Report
-from holdfast.job import CALLED_OFF, Cancel, Failed, Interrupted
 from holdfast.telemetry import emit
+from holdfast.values.job import CALLED_OFF, Cancel, Failed, Interrupted
 from holdfast.worker.executor import Executor
 from holdfast.worker.hands import Hands, Running
 

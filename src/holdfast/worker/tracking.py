@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast import limits
+from holdfast.values import limits
 
 if TYPE_CHECKING:
     from holdfast.worker.context import Context

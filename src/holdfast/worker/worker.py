@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from holdfast import limits
 from holdfast.database import Database
-from holdfast.errors import HoldfastError, nearest, suggest
 from holdfast.task import Registry, Task
 from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError, nearest, suggest
 from holdfast.worker.failure import clean
 from holdfast.worker.http import Address
 from holdfast.worker.life import Life, Settings

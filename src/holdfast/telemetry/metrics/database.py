@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from holdfast import calls
 from holdfast.calls import Call, Gauge, QueueRow, Stat, WorkerRow
-from holdfast.job import JobState
 from holdfast.telemetry.metrics.exposition import Family
+from holdfast.values.job import JobState
 
 WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
 # So many queues are told one by one; what is in the others is added up.

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import limits
+from holdfast.values import limits
 
 
 class JobState(StrEnum):

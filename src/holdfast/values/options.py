@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, Literal, Self, TypeAlias, TypedDict
 from uuid import UUID
 
-from holdfast import limits
-from holdfast.encoding import Unstorable, to_json
-from holdfast.errors import BadPayload, UnknownOption
-from holdfast.job import NewJob, Priority
-from holdfast.retry import RetryPolicy
-from holdfast.schedule import Schedule
+from holdfast.values import limits
+from holdfast.values.encoding import Unstorable, to_json
+from holdfast.values.errors import BadPayload, UnknownOption
+from holdfast.values.job import NewJob, Priority
+from holdfast.values.retry import RetryPolicy
+from holdfast.values.schedule import Schedule
 
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 

@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-from holdfast.errors import BadName, BadValue
+from holdfast.values.errors import BadName, BadValue
 
 PRIORITIES = range(-32768, 32768)
 ATTEMPTS = range(1, 32768)

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
-from holdfast.errors import UnknownOption
+from holdfast.values.errors import UnknownOption
 
 P = ParamSpec("P")
 R = TypeVar("R")

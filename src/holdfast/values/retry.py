@@ -4,8 +4,8 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Never
 
-from holdfast import limits
-from holdfast.errors import UnknownOption
+from holdfast.values import limits
+from holdfast.values.errors import UnknownOption
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -19,9 +19,9 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from holdfast.encoding import Unstorable, from_hook, to_json
-from holdfast.errors import BadArguments, BadInput, BadPayload, nearest, suggest
-from holdfast.secret import Secret
+from holdfast.values.encoding import Unstorable, from_hook, to_json
+from holdfast.values.errors import BadArguments, BadInput, BadPayload, nearest, suggest
+from holdfast.values.secret import Secret
 
 _Parameter = inspect.Parameter
 _SCALARS = (bool, int, float, str, NoneType)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, cast
 
-from holdfast import limits
+from holdfast.values import limits
 
 Missed = Literal["skip", "once", "all"]
 _MISSED = ("skip", "once", "all")
