@@ -16,7 +16,7 @@ STATEMENT = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 # Where a statement may stand: the carriers, the installer, and what makes servers and test databases.
-CARRIERS = ("database/", "schema.py", "plan.py", "embedded/", "testing/")
+CARRIERS = ("database/", "schema/", "embedded/", "testing/")
 
 
 def _texts(file: Path) -> Iterator[str]:

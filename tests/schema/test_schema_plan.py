@@ -3,7 +3,7 @@ import re
 import pytest
 
 from holdfast import schema
-from holdfast.plan import File, Plan, Record, newest, statements
+from holdfast.schema.plan import File, Plan, Record, newest, statements
 from holdfast.values.errors import SchemaTooNew
 
 

@@ -6,7 +6,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import quote
 
 from holdfast.database.pools import Database
-from holdfast.plan import SQL
+from holdfast.schema.plan import SQL
 from holdfast.values.errors import BadValue
 
 
