@@ -22,8 +22,8 @@ from holdfast.telemetry import emit, subscribe
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.errors import BadValue, HoldfastError
 from holdfast.values.secret import mask_dsn
-from holdfast.worker.http import Address
-from holdfast.worker.processes import cores
+from holdfast.worker.isolation.pool import cores
+from holdfast.worker.monitor.http import Address
 from holdfast.worker.supervisor import Supervisor, follow
 from holdfast.worker.worker import Worker
 

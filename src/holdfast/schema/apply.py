@@ -38,6 +38,8 @@ from holdfast.schema.steps import (
 from holdfast.values.errors import NotReady
 
 _POLL = timedelta(milliseconds=50)
+
+
 class MigrationFailed(NotReady):
     """A file of the schema could not be applied."""
 

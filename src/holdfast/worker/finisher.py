@@ -20,8 +20,8 @@ from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
 from holdfast.telemetry import Bunch, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
+from holdfast.worker.context.notes import portions
 from holdfast.worker.failure import ERROR_LENGTH, clean
-from holdfast.worker.notes import portions
 
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024

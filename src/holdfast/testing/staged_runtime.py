@@ -15,12 +15,12 @@ from holdfast.task import Registry
 from holdfast.testing.stage import Crash, Failure, Lost, Stage
 from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
-from holdfast.worker.hands import Running
+from holdfast.worker.held import Running
 from holdfast.worker.keeper import FLUSH_SECONDS
-from holdfast.worker.life import Life, Settings
+from holdfast.worker.runtime import Runtime, Settings
 
 
-class StagedLife(Life):
+class StagedRuntime(Runtime):
     def __init__(self, stage: Stage, database: Database, registry: Registry, settings: Settings) -> None:
         self._stage = stage
         super().__init__(database, registry, settings)
@@ -37,9 +37,9 @@ class StagedLife(Life):
         if self._stage.lost is None:
             return await super()._wind_down()
         # Whoever was done before it does not share its fate. What is forgotten is not reported either.
-        self._hands.close()
+        self._held.close()
         await self._written()
-        self._hands.forget()
+        self._held.forget()
         self._hurry.set()
         return await self._slots.finish(grace=0, hurry=self._hurry)
 

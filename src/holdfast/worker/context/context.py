@@ -18,8 +18,7 @@ from holdfast.task import result_json
 from holdfast.values import limits
 from holdfast.values.errors import HoldfastError, IllegalTransition
 from holdfast.values.job import CALLED_OFF, Cancel, Stop
-from holdfast.worker.failure import clean
-from holdfast.worker.notes import (
+from holdfast.worker.context.notes import (
     MESSAGE_LENGTH,
     STAGE_LENGTH,
     STATE_LIMIT,
@@ -30,7 +29,8 @@ from holdfast.worker.notes import (
     json_text,
     portions,
 )
-from holdfast.worker.tracking import Track
+from holdfast.worker.context.tracking import Track
+from holdfast.worker.failure import clean
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.worker import metronome
-from holdfast.worker.hands import Hands
-from holdfast.worker.metronome import BRISK, Metronome
+from holdfast.worker import millisecond_timer
+from holdfast.worker.held import HeldJobs
+from holdfast.worker.millisecond_timer import BRISK, MillisecondTimer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its timer is Linux's")
 
@@ -36,7 +36,7 @@ async def settled(condition) -> None:
 
 
 def test_its_timer_comes_again_and_again():
-    timer = metronome._every_millisecond()
+    timer = millisecond_timer._every_millisecond()
     assert timer is not None
     waiting = select.poll()
     waiting.register(timer, select.POLLIN)
@@ -50,11 +50,11 @@ def test_its_timer_comes_again_and_again():
 
 def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
     async def main() -> None:
-        hands, before = Hands(), timers()
-        keeps_time = Metronome(hands)
+        held, before = HeldJobs(), timers()
+        keeps_time = MillisecondTimer(held)
         keeps_time.keep(BRISK)
         assert not keeps_time.ticks  # for nothing runs
-        hands.running.add("a job")  # type: ignore[arg-type]  # it is only counted
+        held.running.add("a job")  # type: ignore[arg-type]  # it is only counted
         keeps_time.keep(BRISK - 1)
         assert not keeps_time.ticks
         keeps_time.keep(BRISK)
@@ -64,7 +64,7 @@ def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
         keeps_time.keep(BRISK - 1)
         assert not keeps_time.ticks
         keeps_time.keep(BRISK)
-        hands.running.clear()
+        held.running.clear()
         await settled(lambda: not keeps_time.ticks)
         assert timers() == before
 
@@ -72,11 +72,11 @@ def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
 
 
 def test_a_worker_keeps_time_while_its_handlers_run(hf: Holdfast, drain, counts, monkeypatch):
-    made: list[Metronome] = []
+    made: list[MillisecondTimer] = []
 
-    class Seen(Metronome):
-        def __init__(self, hands: Hands) -> None:
-            super().__init__(hands)
+    class Seen(MillisecondTimer):
+        def __init__(self, held: HeldJobs) -> None:
+            super().__init__(held)
             made.append(self)
 
         def _tick(self) -> None:
@@ -86,8 +86,8 @@ def test_a_worker_keeps_time_while_its_handlers_run(hf: Holdfast, drain, counts,
     async def sleep() -> None:
         await settled(lambda: made[0].ticks)
 
-    monkeypatch.setattr("holdfast.worker.life.Metronome", Seen)
-    monkeypatch.setattr(metronome, "BRISK", 0)
+    monkeypatch.setattr("holdfast.worker.runtime.MillisecondTimer", Seen)
+    monkeypatch.setattr(millisecond_timer, "BRISK", 0)
     before = timers()
     sleep.enqueue()
     drain()
@@ -100,8 +100,8 @@ def test_a_worker_without_such_a_timer_does_without(hf: Holdfast, drain, counts,
     async def sleep() -> None:
         await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(metronome, "BRISK", 0)
-    monkeypatch.setattr(metronome, "_every_millisecond", lambda: None)
+    monkeypatch.setattr(millisecond_timer, "BRISK", 0)
+    monkeypatch.setattr(millisecond_timer, "_every_millisecond", lambda: None)
     hf.enqueue_many(sleep.call() for _ in range(20))
     drain()
     assert counts() == {"completed": 20}

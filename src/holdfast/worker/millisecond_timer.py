@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from holdfast.worker.hands import Hands
+from holdfast.worker.held import HeldJobs
 
 # How many jobs a second are worth a thousand ticks, which take 1 % of a core.
 BRISK = 5000
@@ -22,9 +22,9 @@ JUST_AFTER = 20_000
 TIMES_ARE_OF_THE_CLOCK = 1  # TFD_TIMER_ABSTIME
 
 
-class Metronome:
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+class MillisecondTimer:
+    def __init__(self, held: HeldJobs) -> None:
+        self._held = held
         self._timer: int | None = None
 
     @property
@@ -35,7 +35,7 @@ class Metronome:
         """Tick at a brisk pace of so many jobs a second, and else be still."""
         if pace < BRISK:
             self.stop()
-        elif self._timer is None and self._hands.running:
+        elif self._timer is None and self._held.running:
             self._timer = _every_millisecond()
             if self._timer is not None:
                 asyncio.get_running_loop().add_reader(self._timer, self._tick)
@@ -47,7 +47,7 @@ class Metronome:
             os.close(timer)
 
     def _tick(self) -> None:
-        if self._timer is not None and self._hands.running:
+        if self._timer is not None and self._held.running:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._timer, 8)
         else:

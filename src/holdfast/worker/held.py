@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.calls import Claimed, Report
 from holdfast.worker.context import Context
-from holdfast.worker.notes import Note
+from holdfast.worker.context.notes import Note
 
 Verdict = Literal["lost", "interrupted", "cancelled"]
 
@@ -61,13 +61,13 @@ class Running(msgspec.Struct, eq=False):
             self.slot.cancel()
 
 
-class Hands:
+class HeldJobs:
     def __init__(self) -> None:
         self.in_flight: set[str] = set()
         self.buffer: deque[Claimed] = deque()
         # Not by id: after a lost lease the same job may run here twice for a while, under another one.
         self.running: set[Running] = set()
-        self.held: dict[str, Claimed] = {}
+        self.jobs: dict[str, Claimed] = {}
         self.changed = asyncio.Event()
         # Nothing is started on a lease that may have run out; the keeper moves this on.
         self.good_until = math.inf
@@ -80,14 +80,14 @@ class Hands:
     @property
     def unwritten(self) -> int:
         """How many jobs are done but not yet reported."""
-        return len(self.held) - len(self.buffer) - len(self.running)
+        return len(self.jobs) - len(self.buffer) - len(self.running)
 
     def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
         """Have the jobs of a claim; none of them if everything was given up while it was under way."""
         with self._lock:
             if lease not in self.in_flight:
                 return []
-            self.held.update({job.id: job for job in jobs})
+            self.jobs.update({job.id: job for job in jobs})
             # Only now: in between, the keeper would take them for unknown.
             self.in_flight.discard(lease)
             self._line_up(jobs)
@@ -170,7 +170,7 @@ class Hands:
 
     def settle(self, reports: Iterable[Report]) -> list[Claimed | None]:
         """The database has answered for these jobs: they are no longer ours. None for what was not."""
-        held, jobs = self.held, list[Claimed | None]()
+        held, jobs = self.jobs, list[Claimed | None]()
         for report in reports:
             job = held.get(report.id)
             if job is not None and job.lease == report.lease:
@@ -183,13 +183,13 @@ class Hands:
         return jobs
 
     def empty(self) -> bool:
-        return not self.held and not self.in_flight
+        return not self.jobs and not self.in_flight
 
     def forget(self) -> None:
         """Everything we held belongs to others now."""
         self.buffer.clear()
         self.in_flight.clear()
-        self.held.clear()
+        self.jobs.clear()
         self.changed.set()
         for running in list(self.running):
             running.stop("lost")

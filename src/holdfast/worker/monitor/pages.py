@@ -18,9 +18,9 @@ from holdfast.telemetry.metrics import (
     families_of,
     questions,
 )
-from holdfast.worker import health
-from holdfast.worker.health import Condition
-from holdfast.worker.http import Address, Answer, Page, Server
+from holdfast.worker.monitor import health
+from holdfast.worker.monitor.health import Condition
+from holdfast.worker.monitor.http import Address, Answer, Page, Server
 
 PULSE_SECONDS = 0.5
 # To count the jobs of a database takes it a moment: once for all who ask within this time.

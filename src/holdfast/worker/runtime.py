@@ -39,12 +39,12 @@ from holdfast.worker.duties import (
 )
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher, Settled
-from holdfast.worker.hands import Hands, Running
-from holdfast.worker.health import Condition
-from holdfast.worker.http import Address
+from holdfast.worker.held import HeldJobs, Running
 from holdfast.worker.keeper import Keeper
 from holdfast.worker.loop import every
-from holdfast.worker.metronome import Metronome
+from holdfast.worker.millisecond_timer import MillisecondTimer
+from holdfast.worker.monitor.health import Condition
+from holdfast.worker.monitor.http import Address
 from holdfast.worker.slots import Slots
 
 _VERSION = version("holdfast")
@@ -67,7 +67,7 @@ class Settings:
     max_isolated: int | None = None
 
 
-class Life:
+class Runtime:
     def __init__(self, database: Database, registry: Registry, settings: Settings) -> None:
         self._database = database
         self._registry = registry
@@ -77,7 +77,7 @@ class Life:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._lost = asyncio.Event()
-        self._hands = Hands()
+        self._held = HeldJobs()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
         self._outage = Outage()
         # A lost claim is only claimed again, so a claim need not wait for the disk.
@@ -118,7 +118,7 @@ class Life:
         self._finisher = Finisher(self._finishing, self._settled)
         self._claimer = Claimer(
             self._claiming,
-            self._hands,
+            self._held,
             queues=settings.queues,
             tasks=registry.names(),
             concurrency=settings.concurrency,
@@ -127,8 +127,8 @@ class Life:
             give_back=self._release,
             took=self._took,
         )
-        self._metronome = Metronome(self._hands)
-        self._slots = Slots(self._hands, self._executor, done=self._finisher.add, freed=self._claimer.freed)
+        self._millisecond_timer = MillisecondTimer(self._held)
+        self._slots = Slots(self._held, self._executor, done=self._finisher.add, freed=self._claimer.freed)
         self._duties = Duties(
             self._serving, lease_time=self._lease_time, due=self._claimer.hint, alert=self._claimer.alert
         )
@@ -145,30 +145,30 @@ class Life:
 
     def condition(self) -> Condition:
         """How it is; from any thread."""
-        settings, hands = self._settings, self._hands
-        running = Counter((it.job.queue, it.job.task) for it in list(hands.running))
+        settings, held = self._settings, self._held
+        running = Counter((it.job.queue, it.job.task) for it in list(held.running))
         beating = None if self._keeper is None else self._keeper.trouble
         return Condition(
             worker=self._id,
             name=settings.name,
             version=_VERSION,
             lost=self._lost.is_set(),
-            stopping=self._stop.is_set() or hands.closed,
+            stopping=self._stop.is_set() or held.closed,
             lease_time=self._lease_time,
-            good_until=hands.good_until,
+            good_until=held.good_until,
             trouble=self._trouble or beating,
             concurrency=settings.concurrency,
-            buffered=len(hands.buffer),
-            unwritten=max(hands.unwritten, 0),
+            buffered=len(held.buffer),
+            unwritten=max(held.unwritten, 0),
             running=running,
         )
 
     @property
     def stuck(self) -> bool:
         """Whether handlers are left that ignore their cancellation."""
-        return bool(self._hands.running)
+        return bool(self._held.running)
 
-    async def live(self, *, drain: bool) -> None:
+    async def run(self, *, drain: bool) -> None:
         try:
             async with _opening(self._claiming, self._finishing):
                 await self._register()
@@ -205,11 +205,11 @@ class Life:
         )
         self._id = await self._serving.run(call)
         self._outage.of_worker(self._id)
-        self._hands.good_until = begun + self._lease_time
+        self._held.good_until = begun + self._lease_time
         self._claimer.start_over(self._id)
         self._keeper = Keeper(
             self._database,
-            self._hands,
+            self._held,
             self._id,
             lease_time=self._lease_time,
             lost=self._declared_lost,
@@ -236,7 +236,7 @@ class Life:
     async def _register_anew(self) -> float:
         """What we held was given to others: let go of it, and begin again under a new name."""
         await self._lost.wait()
-        self._hands.forget()
+        self._held.forget()
         if self._keeper is not None:
             await self._keeper.stop()
         await self._register()
@@ -247,7 +247,7 @@ class Life:
     def _drop(self, lost: list[Running]) -> None:
         for running in lost:
             # One that has ended in the meantime was not lost but reported, and its slot runs another job.
-            if running in self._hands.running and not running.finished:
+            if running in self._held.running and not running.finished:
                 emit("lease.lost", job=running.job.id, task=running.job.task)
                 running.stop("lost")
 
@@ -259,9 +259,9 @@ class Life:
             self._finisher.add(report)
 
     def _call_off(self, called_off: dict[str, str]) -> None:
-        for job in self._hands.withdraw(called_off):
+        for job in self._held.withdraw(called_off):
             self._finisher.add(self._executor.report(job, Cancel("called off before it started")))
-        for running in list(self._hands.running):
+        for running in list(self._held.running):
             if called_off.get(running.job.id) == running.job.lease:
                 running.call_off()
 
@@ -292,7 +292,7 @@ class Life:
     async def _claim(self) -> float:
         try:
             pause = await self._claimer.step()
-            self._metronome.keep(self._claimer.pace)
+            self._millisecond_timer.keep(self._claimer.pace)
             self._trouble = None
             return pause  # noqa: TRY300 - what follows is about errors
         except NotReady as error:
@@ -316,7 +316,7 @@ class Life:
 
     def _settled(self, settled: Settled) -> None:
         reports, refused, seconds = settled
-        jobs = self._hands.settle(reports)
+        jobs = self._held.settle(reports)
         self._reported = True
         for job, report in zip(jobs, reports, strict=True):
             if job is not None and job.suspect:
@@ -353,9 +353,9 @@ class Life:
     async def _until_drained(self) -> None:
         while True:
             await self._claimer.idle.wait()
-            while not self._hands.empty():
-                self._hands.changed.clear()
-                await self._hands.changed.wait()
+            while not self._held.empty():
+                self._held.changed.clear()
+                await self._held.changed.wait()
             if not self._reported:
                 return
             # Those jobs may have enqueued others, were given back, or are to be tried again at once.
@@ -376,12 +376,12 @@ class Life:
             pass  # the duty tries again, and tells
 
     async def _wind_down(self) -> None:
-        unstarted, grace_ends = self._hands.close(), time.monotonic() + self._settings.grace
+        unstarted, grace_ends = self._held.close(), time.monotonic() + self._settings.grace
         emit(
             "worker.stopping",
             worker=self._id,
             buffered=len(unstarted),
-            running=len(self._hands.running),
+            running=len(self._held.running),
             grace=self._settings.grace,
         )
         for job in unstarted:
@@ -408,7 +408,7 @@ class Life:
         return HURRIED_SECONDS if self._hurry.is_set() else LAST_WORDS_SECONDS
 
     async def _say_goodbye(self) -> None:
-        self._metronome.stop()
+        self._millisecond_timer.stop()
         if self._keeper is not None:
             await self._keeper.stop()
             await self._leave()
@@ -417,16 +417,16 @@ class Life:
         self._lending.close()
         await self._executor.processes.close()
         self._executor.threads.close()
-        abandoned = len(self._hands.running) + self._executor.threads.busy
+        abandoned = len(self._held.running) + self._executor.threads.busy
         if abandoned:
             emit("worker.abandoned", worker=self._id, handlers=abandoned)
         emit("worker.stopped", worker=self._id)
 
     async def _leave(self) -> None:
         try:
-            if self._hands.doubted_at > -math.inf:
+            if self._held.doubted_at > -math.inf:
                 # What a claim took that was cut off never began, whatever is on record of a suspect.
-                held, ever = list(self._hands.held), datetime.max.replace(tzinfo=UTC)
+                held, ever = list(self._held.jobs), datetime.max.replace(tzinfo=UTC)
                 disown = calls.disown(self._id, held, [], before=ever)
                 await self._serving.run(disown, deadline=self._last_words)
             await self._serving.run(calls.leave(self._id), deadline=self._last_words)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from holdfast.values import limits
 
 if TYPE_CHECKING:
-    from holdfast.worker.context import Context
+    from holdfast.worker.context.context import Context
 
 T = TypeVar("T")
 

@@ -19,10 +19,10 @@ from holdfast.worker.context import Context
 from holdfast.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from holdfast.worker.child import Answer, Child
+    from holdfast.worker.isolation.child import Answer, Child
 
 
-class Processes:
+class ProcessPool:
     """Whatever may take a moment, to start a process, to talk to it, to see its end, is done in threads."""
 
     def __init__(self, database: Database, threads: Threads, most: int | None = None) -> None:
@@ -71,7 +71,7 @@ class Processes:
     async def run(
         self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
     ) -> Outcome:
-        from holdfast.worker.child import Child, Order, place_of  # noqa: PLC0415 - most workers need none
+        from holdfast.worker.isolation.child import Child, Order, place_of  # noqa: PLC0415 - most workers need none
 
         timeout = task.settings.timeout
         work = {

@@ -32,8 +32,8 @@ from holdfast.task import Registry, Task
 from holdfast.values.errors import BadValue
 from holdfast.values.job import Failed, Outcome, Stop
 from holdfast.worker.context import Context
+from holdfast.worker.context.notes import Note, Said
 from holdfast.worker.failure import failure_of
-from holdfast.worker.notes import Note, Said
 from holdfast.worker.outcome import outcome_of
 
 LOOK_SECONDS = 0.1
