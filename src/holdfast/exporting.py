@@ -27,7 +27,7 @@ from holdfast.calls.retention import (
     mark_exported,
 )
 from holdfast.database import Connection, Database, run_on
-from holdfast.database.copying import copy_out
+from holdfast.database.copy_out import copy_out
 from holdfast.values import limits
 
 Shape = Literal["csv", "jsonl"]

@@ -26,7 +26,7 @@ class StagedRuntime(Runtime):
         super().__init__(database, registry, settings)
 
     def _new_executor(self) -> Executor:
-        given = (self._registry, self._lending, self._finishing.run, self._settings.max_isolated)
+        given = (self._registry, self._handler_pools, self._finishing.run, self._settings.max_isolated)
         return StagedExecutor(self._stage, self._vanish, *given)
 
     def _vanish(self, job: Claimed) -> None:

@@ -111,7 +111,7 @@ class Runtime:
         )
         # Each handler may have one in a transaction of its own, and one to say something meanwhile, whatever
         # others do with the application's.
-        self._lending = Database(
+        self._handler_pools = Database(
             database.dsn, transaction_pooling=database.transaction_pooling, pool_size=2 * settings.concurrency
         )
         self._executor = self._new_executor()
@@ -138,7 +138,7 @@ class Runtime:
         self._reported = self._put_off = False
 
     def _new_executor(self) -> Executor:
-        return Executor(self._registry, self._lending, self._finishing.run, self._settings.max_isolated)
+        return Executor(self._registry, self._handler_pools, self._finishing.run, self._settings.max_isolated)
 
     def stop(self) -> None:
         (self._hurry if self._stop.is_set() else self._stop).set()
@@ -414,7 +414,7 @@ class Runtime:
             await self._leave()
         for session in (self._claiming, self._finishing, self._serving):
             await session.close()
-        self._lending.close()
+        self._handler_pools.close()
         await self._executor.processes.close()
         self._executor.threads.close()
         abandoned = len(self._held.running) + self._executor.threads.busy

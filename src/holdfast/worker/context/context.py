@@ -325,7 +325,7 @@ class Context:
         counts.
         """
         completed = False
-        with self._block() as database, database.borrowed() as connection, connection.transaction():
+        with self._block() as database, database.handler_connection() as connection, connection.transaction():
             yield connection
             self._refuse_ended(connection)
             self._publish_beside(connection)
@@ -338,7 +338,7 @@ class Context:
         """The async twin of `transaction`."""
         completed = False
         with self._block() as database:
-            async with database.aborrowed() as connection, connection.transaction():
+            async with database.ahandler_connection() as connection, connection.transaction():
                 yield connection
                 self._refuse_ended(connection)
                 await self._apublish_beside(connection)

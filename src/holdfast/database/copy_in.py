@@ -28,7 +28,8 @@ from psycopg.rows import tuple_row
 
 from holdfast import calls
 from holdfast.calls import Call, Place
-from holdfast.database.carriers import (
+from holdfast.database.libpq import codec_of
+from holdfast.database.statements import (
     CallerAsyncConnection,
     CallerConnection,
     aowner_of,
@@ -36,7 +37,6 @@ from holdfast.database.carriers import (
     owner_of,
     run_on,
 )
-from holdfast.database.direct import codec_of
 from holdfast.database.translation import translated
 from holdfast.values import limits
 from holdfast.values.errors import HoldfastError

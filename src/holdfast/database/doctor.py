@@ -15,9 +15,9 @@ from psycopg.rows import scalar_row
 
 from holdfast import calls, schema
 from holdfast.calls import Finding
-from holdfast.database.carriers import run_on
 from holdfast.database.pooler import share_sessions
 from holdfast.database.pools import Database
+from holdfast.database.statements import run_on
 from holdfast.values.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
 
 SEVERITIES = ("critical", "warning", "info", "ok")

@@ -30,7 +30,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
 from holdfast.calls import Call, Function, Rows
-from holdfast.database.carriers import command
+from holdfast.database.statements import command
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ NEVER_RAN = frozenset({"57P01", "57P05", "26000", "0A000"})
 _GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
-class DirectConnection(Connection[Any]):
+class LibpqConnection(Connection[Any]):
     """A connection that also knows the short way."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +77,7 @@ class DirectConnection(Connection[Any]):
                 return
 
 
-class DirectAsyncConnection(AsyncConnection[Any]):
+class LibpqAsyncConnection(AsyncConnection[Any]):
     """The same for an event loop."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -115,7 +115,7 @@ class DirectAsyncConnection(AsyncConnection[Any]):
             if wire.is_answered():
                 return
 
-    def watch(self, heard: Callable[["DirectAsyncConnection"], None]) -> None:
+    def watch(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
         """Have `heard` called when something comes between calls.
 
         Calls then need not begin to watch the socket and end it, which takes 70 µs after a while of quiet.
@@ -142,7 +142,7 @@ class DirectAsyncConnection(AsyncConnection[Any]):
         if self._waiting is not None:
             _wake(self._waiting)
 
-    def _stirs(self, heard: Callable[["DirectAsyncConnection"], None]) -> None:
+    def _stirs(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
         if self._waiting is None:
             heard(self)
         else:
@@ -158,7 +158,7 @@ class DirectAsyncConnection(AsyncConnection[Any]):
             self._waiting = None
 
 
-class ListeningConnection(DirectAsyncConnection):
+class ListeningConnection(LibpqAsyncConnection):
     """One that waits for notifications, with none of the tasks that the driver makes for each."""
 
     async def notified(self, *, until: float) -> list[str]:
