@@ -20,7 +20,7 @@ from bench.peer import Peer
 from bench.results import Results
 from bench.run import Run, install, tell
 from bench.targets import judge
-from holdfast.errors import suggest
+from holdfast.values.errors import suggest
 
 N = TypeVar("N", int, float)
 RESULTS = HERE / "results"

@@ -2,7 +2,9 @@
 
 from holdfast.calls import Event
 from holdfast.client import Holdfast, Job
-from holdfast.errors import (
+from holdfast.task import Task
+from holdfast.telemetry import subscribe
+from holdfast.values.errors import (
     BadArguments,
     BadName,
     BadPayload,
@@ -25,12 +27,21 @@ from holdfast.errors import (
     UnknownOption,
     WorkerLost,
 )
-from holdfast.events import subscribe
-from holdfast.job import Cancel, Done, GiveUp, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
-from holdfast.retry import RetryPolicy
-from holdfast.schedule import Schedule
-from holdfast.secret import Secret
-from holdfast.task import Task
+from holdfast.values.job import (
+    Cancel,
+    Done,
+    GiveUp,
+    JobSnapshot,
+    JobState,
+    NewJob,
+    Priority,
+    Retry,
+    Snooze,
+    Stop,
+)
+from holdfast.values.retry import RetryPolicy
+from holdfast.values.schedule import Schedule
+from holdfast.values.secret import Secret
 from holdfast.worker.context import Context
 
 __all__ = [

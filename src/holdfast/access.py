@@ -10,9 +10,9 @@ What a role may do at all (produce, work, look, operate) is PostgreSQL's to say,
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from holdfast import limits
 from holdfast.calls import Call
 from holdfast.calls.access import GrantRow, grant_queues, list_grants, revoke_queues
+from holdfast.values import limits
 
 T = TypeVar("T")
 GrantRows = list[GrantRow]

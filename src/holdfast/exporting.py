@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from uuid import uuid4
 
-from holdfast import limits
 from holdfast.calls import Call
 from holdfast.calls.retention import (
     EXPORTS,
@@ -28,7 +27,8 @@ from holdfast.calls.retention import (
     mark_exported,
 )
 from holdfast.database import Connection, Database, run_on
-from holdfast.database.copying import copy_out
+from holdfast.database.copy_out import copy_out
+from holdfast.values import limits
 
 Shape = Literal["csv", "jsonl"]
 Receiver = Callable[[str, Iterator[bytes]], object]

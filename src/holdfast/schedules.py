@@ -16,14 +16,15 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import calls, limits, schedule
+from holdfast import calls
 from holdfast.calls import Call, ScheduleRow
-from holdfast.errors import BadArguments, BadValue, UnknownOption
-from holdfast.events import emit
-from holdfast.job import NewJob
-from holdfast.renamed import renamed
-from holdfast.schedule import Missed
 from holdfast.task import JobHandle, Registry, Task, named_job
+from holdfast.telemetry import emit
+from holdfast.values import limits, schedule
+from holdfast.values.errors import BadArguments, BadValue, UnknownOption
+from holdfast.values.job import NewJob
+from holdfast.values.renamed import renamed
+from holdfast.values.schedule import Missed
 
 T = TypeVar("T")
 # The class below has a method of that name.

@@ -6,10 +6,10 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from holdfast import limits
 from holdfast.calls import Call
 from holdfast.calls.settings import Change, configure
-from holdfast.errors import UnknownOption
+from holdfast.values import limits
+from holdfast.values.errors import UnknownOption
 
 Duration = timedelta | float
 Kept = Duration | Literal["forever"]

@@ -29,11 +29,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import limits
-from holdfast.arguments import Arguments, alternatives
 from holdfast.calls import AttemptError, Claimed, Event, Report, StepRow
-from holdfast.encoding import Unstorable, from_hook, to_json
-from holdfast.errors import (
+from holdfast.values import limits
+from holdfast.values.arguments import Arguments, alternatives
+from holdfast.values.encoding import Unstorable, from_hook, to_json
+from holdfast.values.errors import (
     BadName,
     BadPayload,
     BadResult,
@@ -43,8 +43,8 @@ from holdfast.errors import (
     nearest,
     suggest,
 )
-from holdfast.job import JobId, JobSnapshot, JobState, NewJob, Outcome
-from holdfast.options import (
+from holdfast.values.job import JobId, JobSnapshot, JobState, NewJob, Outcome
+from holdfast.values.options import (
     ELSEWHERE as OPTIONS_ELSEWHERE,
     CallKeywords,
     CallOptions,

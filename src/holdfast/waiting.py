@@ -22,8 +22,8 @@ from concurrent.futures import Future
 from holdfast import calls
 from holdfast.calls import End
 from holdfast.database import Database, Session
-from holdfast.errors import DatabaseUnavailable, NotReady
-from holdfast.events import emit
+from holdfast.telemetry import emit
+from holdfast.values.errors import DatabaseUnavailable, NotReady
 
 # How long after it was noted a job is looked at again: for the end that was just being written.
 AGAIN_SECONDS = (0.01, 0.04, 0.12, 0.3)

@@ -8,7 +8,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import Context, Holdfast, JobState, Secret
-from holdfast.errors import HoldfastError
+from holdfast.values.errors import HoldfastError
 
 
 def test_roles_are_made_and_kept_to_queues(holdfast, holdfast_dsn, login, tmp_path):

@@ -9,7 +9,7 @@ from programs import until
 from holdfast import Holdfast, JobState
 from holdfast.calls import Claimed, Report
 from holdfast.cli import finished_jobs
-from holdfast.events import Bunch, emit
+from holdfast.telemetry import Bunch, emit
 
 APP = """
 from holdfast import Holdfast, RetryPolicy, Snooze

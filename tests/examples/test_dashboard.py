@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from pages import ROOT
 
-from holdfast.metrics import Metrics, Overview, families_of, questions
-from holdfast.worker import health, pages
+from holdfast.telemetry.metrics import Metrics, Overview, families_of, questions
+from holdfast.worker.monitor import health, pages
 
 OPERATIONS = ROOT / "docs" / "operations"
 NAME = re.compile(r"\b(?:holdfast|process)_[a-z_]+\b")

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import Holdfast, JobState
-from holdfast.worker import claimer, life
+from holdfast.worker import claimer, runtime
 
 ASLEEP = "select asleep from holdfast.worker where lost_at is null and left_at is null"
 
@@ -23,7 +23,7 @@ def far(proxy):
 
 @pytest.fixture
 def quick_deadlines(monkeypatch):
-    monkeypatch.setattr(life, "DEADLINES", (0.5, 0.5))
+    monkeypatch.setattr(runtime, "DEADLINES", (0.5, 0.5))
     monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
     monkeypatch.setattr(claimer, "PROOF_SECONDS", 0.3)
 
@@ -93,7 +93,7 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
 
 
 def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(far, noop, proxy, work, until, monkeypatch):
-    monkeypatch.setattr(life, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(runtime, "LAST_WORDS_SECONDS", 0.5)
     worker = work(far)
     first = noop()
     until(lambda: first.refresh().state is JobState.COMPLETED)

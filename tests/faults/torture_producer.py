@@ -58,7 +58,7 @@ class Producer(threading.Thread):
         return self._holdfast.enqueue(*job, **options)
 
     def _enqueue_in_a_transaction(self, *job: Any, **options: Any) -> Job[Any]:
-        with self._holdfast.database.lent() as connection, connection.transaction():
+        with self._holdfast.database.pooled_connection() as connection, connection.transaction():
             return self._holdfast.enqueue(*job, **options, conn=connection)
 
     def _enqueue_for_sure(self, *job: Any, **options: Any) -> Job[Any]:

@@ -7,7 +7,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from holdfast import schema
-from holdfast.plan import statements
+from holdfast.schema.plan import statements
 
 
 def test_one_call_installs_everything_and_a_second_finds_nothing_to_do(conn):

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import schema
+from holdfast.schema.steps import LOCK
 
 SOON = {"lock_timeout": timedelta(milliseconds=20), "patience": timedelta(milliseconds=400)}
 THING = "create table holdfast.thing (id integer);"
@@ -99,7 +100,7 @@ def test_the_table_of_what_is_installed_may_be_locked_too(conn, other, upgrade):
 
 
 def test_another_installer_at_work_is_named(conn, other, upgrade):
-    other.execute("select pg_advisory_lock(%s)", [schema._LOCK])
+    other.execute("select pg_advisory_lock(%s)", [LOCK])
 
     with pytest.raises(schema.MigrationFailed) as failed:
         schema.apply(conn, upgrade, **SOON)

@@ -3,8 +3,8 @@ import re
 import pytest
 
 from holdfast import schema
-from holdfast.errors import SchemaTooNew
-from holdfast.plan import File, Plan, Record, newest, statements
+from holdfast.schema.plan import File, Plan, Record, newest, statements
+from holdfast.values.errors import SchemaTooNew
 
 
 def names(plan):

@@ -2,7 +2,7 @@ import psycopg
 import pytest
 
 from holdfast import schema
-from holdfast.errors import SchemaTooNew
+from holdfast.values.errors import SchemaTooNew
 
 TABLE = "create table holdfast.thing (id integer);"
 

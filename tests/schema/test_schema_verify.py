@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from holdfast import schema
-from holdfast.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
+from holdfast.values.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
 
 
 def sync_verify(dsn, plan):

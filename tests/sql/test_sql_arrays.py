@@ -5,7 +5,7 @@ import math
 import msgspec
 from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
-from holdfast import arrays
+from holdfast.values import arrays
 
 # All that PostgreSQL can store: no NUL, no lone surrogates.
 STORABLE = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))

@@ -6,8 +6,8 @@ import apart
 import pytest
 
 from holdfast import Context
-from holdfast.errors import HoldfastError
 from holdfast.testing import Crashes, drain_queue
+from holdfast.values.errors import HoldfastError
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, Retry
-from holdfast.errors import HoldfastError
+from holdfast.values.errors import HoldfastError
 
 
 @pytest.fixture

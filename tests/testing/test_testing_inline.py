@@ -7,8 +7,8 @@ import psycopg
 import pytest
 
 from holdfast import Context, GiveUp, Holdfast, RetryPolicy
-from holdfast.errors import HoldfastError
 from holdfast.testing import HandlerFailed
+from holdfast.values.errors import HoldfastError
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from holdfast.arguments import Arguments
-from holdfast.encoding import to_json
-from holdfast.errors import BadInput
-from holdfast.secret import Secret
+from holdfast.values.arguments import Arguments
+from holdfast.values.encoding import to_json
+from holdfast.values.errors import BadInput
+from holdfast.values.secret import Secret
 
 
 class Colour(enum.Enum):

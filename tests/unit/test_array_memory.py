@@ -2,7 +2,7 @@
 
 import tracemalloc
 
-from holdfast import arrays
+from holdfast.values import arrays
 
 
 def test_arrays_of_many_lengths_take_no_memory():

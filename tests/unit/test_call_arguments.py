@@ -13,9 +13,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from holdfast.arguments import Arguments
-from holdfast.errors import BadArguments, BadPayload
-from holdfast.secret import Secret
+from holdfast.values.arguments import Arguments
+from holdfast.values.errors import BadArguments, BadPayload
+from holdfast.values.secret import Secret
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import errors
-from holdfast.errors import (
+from holdfast.values import errors
+from holdfast.values.errors import (
     BadInput,
     BadName,
     BadValue,

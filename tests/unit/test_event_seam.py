@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from holdfast import events
-from holdfast.events import emit, span, subscribe
-from holdfast.secret import Secret
+from holdfast.telemetry import subscribers as events
+from holdfast.telemetry.subscribers import emit, span, subscribe
+from holdfast.values.secret import Secret
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from rich.pretty import pretty_repr
 
-from holdfast.errors import BadValue
-from holdfast.job import Cancel, Done, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
+from holdfast.values.errors import BadValue
+from holdfast.values.job import Cancel, Done, JobSnapshot, JobState, NewJob, Priority, Retry, Snooze, Stop
 
 
 def snapshot(**changes):

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from holdfast.encoding import Unstorable, shown, to_json
+from holdfast.values.encoding import Unstorable, shown, to_json
 
 
 class Colour(enum.Enum):

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from holdfast import Secret
-from holdfast.events import Bunch, emit
-from holdfast.logs import JsonFormatter
-from holdfast.secret import hide_passwords
+from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry.logs import JsonFormatter
+from holdfast.values.secret import hide_passwords
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.calls import Claimed, Refusal, Report
-from holdfast.events import Bunch, emit, subscribe
-from holdfast.metrics import Family, Metrics, exposition
-from holdfast.metrics.process import MOST_KEYS, OTHER
+from holdfast.telemetry import Bunch, emit, subscribe
+from holdfast.telemetry.metrics import Family, Metrics, exposition
+from holdfast.telemetry.metrics.process import MOST_KEYS, OTHER
 
 
 def read(families):

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import BadValue, UnknownOption
-from holdfast.retry import RetryPolicy
+from holdfast.values.errors import BadValue, UnknownOption
+from holdfast.values.retry import RetryPolicy
 
 
 def test_the_defaults_are_three_attempts_from_a_minute_to_an_hour():

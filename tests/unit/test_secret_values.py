@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from rich.pretty import pretty_repr
 
-from holdfast.secret import MASK, Secret, mask, mask_dsn, scrub, secrets_in
+from holdfast.values.secret import MASK, Secret, mask, mask_dsn, scrub, secrets_in
 
 CARD = "4111-1111-1111-1111"
 secret_texts = st.text(min_size=4, max_size=40).filter(lambda text: text.isprintable() and text.strip("* "))

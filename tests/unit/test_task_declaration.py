@@ -11,7 +11,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.errors import (
+from holdfast.task import Registry, Task, named_job
+from holdfast.values.errors import (
     BadArguments,
     BadName,
     BadPayload,
@@ -22,9 +23,8 @@ from holdfast.errors import (
     UnknownOption,
     UnknownTask,
 )
-from holdfast.job import Cancel, Priority, Retry
-from holdfast.retry import RetryPolicy
-from holdfast.task import Registry, Task, named_job
+from holdfast.values.job import Cancel, Priority, Retry
+from holdfast.values.retry import RetryPolicy
 from holdfast.worker.context import Context
 
 

@@ -12,9 +12,9 @@ import pytest
 from holdfast import Context, Holdfast, JobState
 from holdfast.calls import Claimed
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
-from holdfast.logs import JsonFormatter
-from holdfast.worker.hands import Hands
+from holdfast.telemetry.logs import JsonFormatter
+from holdfast.values.errors import DatabaseUnavailable
+from holdfast.worker.held import HeldJobs
 
 
 @pytest.fixture
@@ -164,35 +164,35 @@ def test_a_locked_job_is_released_by_the_loop_once_it_turns_again(
 
 def test_a_job_goes_either_to_a_slot_or_to_the_keeper():
     """Two threads, as fast as they can, while claims come in and urgent jobs overtake others."""
-    hands, taken, over = Hands(), list[str](), threading.Event()
+    held, taken, over = HeldJobs(), list[str](), threading.Event()
 
     def keep() -> None:
         while not over.is_set():
-            jobs, _ = hands.take_unstarted()
+            jobs, _ = held.take_unstarted()
             taken.extend(job.id for job in jobs)
 
     keeper = threading.Thread(target=keep)
     keeper.start()
     started, brought = list[str](), 0
     for round_ in range(3000):
-        hands.in_flight.add("lease")
+        held.in_flight.add("lease")
         jobs = [
             Claimed("lease", f"{round_}.{n}", "task", "{}", 1, 3, "default", 100 + round_ % 3, False, 0, None)
             for n in range(10)
         ]
-        brought += len(hands.take("lease", jobs))  # nothing, where the keeper has taken the lease away
+        brought += len(held.take("lease", jobs))  # nothing, where the keeper has taken the lease away
         for _ in range(5):
             try:
-                started.append(hands.buffer.popleft().id)
+                started.append(held.buffer.popleft().id)
             except IndexError:
                 break
-        taken.extend(job.id for job in hands.surplus(20))
-        hands.last()
-        hands.first(5)
-        taken.extend(job.id for job in hands.withdraw({f"{round_}.7": "lease"}))
+        taken.extend(job.id for job in held.surplus(20))
+        held.last()
+        held.first(5)
+        taken.extend(job.id for job in held.withdraw({f"{round_}.7": "lease"}))
     over.set()
     keeper.join()
-    everything = Counter([*started, *taken, *(job.id for job in hands.buffer)])
+    everything = Counter([*started, *taken, *(job.id for job in held.buffer)])
     assert set(everything.values()) == {1}
     assert len(everything) == brought > 0
 

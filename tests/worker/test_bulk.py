@@ -21,9 +21,9 @@ from holdfast import (
     SchemaMissing,
     calls,
 )
-from holdfast.database import bulk, pools
-from holdfast.database.bulk import BULK
-from holdfast.job import NewJob
+from holdfast.database import copy_in as bulk, pools
+from holdfast.database.copy_in import BULK
+from holdfast.values.job import NewJob
 
 AMOUNT = 120
 COLUMNS = (
@@ -274,7 +274,7 @@ def test_nothing_is_prepared_behind_a_pooler(holdfast_dsn, ask, copied):
         for _ in range(10):
             hf.enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
             hf.enqueue("t")
-        with hf.database.lent() as connection:
+        with hf.database.pooled_connection() as connection:
             assert connection.execute("select count(*) from pg_prepared_statements").fetchone() == (0,)
     assert copied == [AMOUNT] * 10
     assert ask("select count(*) from holdfast.job") == [(10 * AMOUNT + 10,)]

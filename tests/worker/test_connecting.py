@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
-from holdfast.job import NewJob
+from holdfast.values.job import NewJob
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ KILL = (
 @pytest.mark.parametrize("noticed", ["by looking", "by its farewell", "by a proof"])
 def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask, monkeypatch, noticed):
     if noticed == "by its farewell":  # it came after the look
-        monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+        monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
     if noticed == "by a proof":
         monkeypatch.setattr("holdfast.database.pools.TRUSTED_SECONDS", 0)
     for number in range(5):
@@ -135,7 +135,7 @@ def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Hold
             await hf.aenqueue("noop", number)
             ask(KILL)
             if number == 2:
-                monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+                monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
         await hf.aenqueue("noop")
         await hf.aclose()
 
@@ -144,9 +144,9 @@ def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Hold
 
 
 def test_all_connections_on_the_shelf_may_have_died(hf: Holdfast, ask, monkeypatch):
-    with hf.database.lent(), hf.database.lent(), hf.database.lent():
+    with hf.database.pooled_connection(), hf.database.pooled_connection(), hf.database.pooled_connection():
         pass
-    monkeypatch.setattr("holdfast.database.direct.Wire.has_something_to_say", lambda _: False)
+    monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
     assert len(ask(KILL)) == 3
     hf.enqueue("noop")
     assert len(hf.jobs()) == 1
@@ -154,7 +154,7 @@ def test_all_connections_on_the_shelf_may_have_died(hf: Holdfast, ask, monkeypat
 
 def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
     hf.enqueue("noop")
-    with hf.database.lent() as connection:
+    with hf.database.pooled_connection() as connection:
         connection.execute("deallocate all")
     hf.enqueue("noop")
     assert len(hf.jobs()) == 2
@@ -391,7 +391,7 @@ def test_a_pool_that_is_used_up_says_so(holdfast_dsn, monkeypatch):
     monkeypatch.setattr("holdfast.database.pools.CONNECT_TIMEOUT", 0.1)
     with (
         Holdfast(holdfast_dsn, pool_size=1) as hf,
-        hf.database.lent(),
+        hf.database.pooled_connection(),
         pytest.raises(DatabaseUnavailable, match="all 1 connections of the pool were in use"),
     ):
         hf.enqueue("noop")
@@ -411,18 +411,18 @@ def test_connections_that_nobody_needs_are_closed_after_a_while(hf: Holdfast, as
 
 
 def test_a_connection_left_in_a_transaction_is_not_used_again(hf: Holdfast):
-    with hf.database.lent() as connection:
+    with hf.database.pooled_connection() as connection:
         connection.execute("begin")
-    with hf.database.lent() as another:
+    with hf.database.pooled_connection() as another:
         assert another is not connection
         assert connection.closed
 
 
 def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch):
-    with hf.database.lent() as before:
+    with hf.database.pooled_connection() as before:
         pass
     monkeypatch.setattr("os.getpid", lambda: 0)
-    with hf.database.lent() as after:
+    with hf.database.pooled_connection() as after:
         assert after is not before
     before.close()
 

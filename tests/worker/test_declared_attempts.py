@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, RetryPolicy
-from holdfast.database.bulk import FEW
+from holdfast.database.copy_in import FEW
 from holdfast.task import Task
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
+from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker import duties
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import Duties
@@ -24,7 +24,7 @@ def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, 
 
     hf.enqueue_many(note.options(delay=60).call() for _ in range(250))
     clock.advance(minutes=2)
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     hf.worker().run(drain=True)
     assert counts() == {"completed": 250}
 
@@ -38,7 +38,7 @@ def test_a_drain_runs_what_is_to_be_tried_again_at_once(hf: Holdfast, counts, mo
         return Retry(after=0) if ctx.attempt < 3 else None
 
     again.enqueue()
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     hf.worker().run(drain=True)
     assert counts() == {"completed": 1}
     assert attempts == [1, 2, 3]
@@ -50,7 +50,7 @@ def test_a_drain_does_not_wait_for_a_job_that_puts_itself_off_each_time(hf: Hold
         return Snooze(0.09) if ctx.attempt < 100 else None
 
     again.enqueue()
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     hf.worker().run(drain=True)
     assert counts() == {"scheduled": 1}
 
@@ -102,7 +102,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, 
 
     monkeypatch.setattr(Claimer, "hint", noted)
     monkeypatch.setattr(Session, "run", slow_answers)
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     again.enqueue()
     with psycopg.connect(hf.dsn) as conn:
         again.options(conn=conn).enqueue()  # while it is open, a worker asks for such before it looks
@@ -123,7 +123,7 @@ def again(hf: Holdfast):
 @pytest.fixture
 def failing(monkeypatch):
     """`failing(error)`: the second promotion fails, the first of what has come back."""
-    monkeypatch.setattr("holdfast.worker.life.every", without_promotion)
+    monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     monkeypatch.setattr(duties, "PATIENCE", 0)
 
     def failing(error: Exception) -> None:

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, schema
-from holdfast.errors import Collision, DatabaseUnavailable, HoldfastError
-from holdfast.worker import duties, life
+from holdfast.values.errors import Collision, DatabaseUnavailable, HoldfastError
+from holdfast.worker import duties, runtime
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
 
 
@@ -156,7 +156,7 @@ def impatient(login, ask, holdfast_dsn):
 def test_a_timeout_of_the_role_does_not_keep_a_worker_from_its_upkeep(
     work, impatient, slow_upkeep, ask, until, monkeypatch, transaction_pooling
 ):
-    monkeypatch.setattr(life, "SETTLED_DOWN", 0)
+    monkeypatch.setattr(runtime, "SETTLED_DOWN", 0)
     with Holdfast(impatient, transaction_pooling=transaction_pooling) as hf:
         work(hf)
         until(lambda: ask("select from holdfast.duty where name = 'upkeep' and done_at is not null"))
@@ -189,7 +189,7 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf, ask):
 
 
 def test_a_part_of_a_duty_that_fails_is_told(work, ask, told, monkeypatch):
-    monkeypatch.setattr(life, "SETTLED_DOWN", 0)
+    monkeypatch.setattr(runtime, "SETTLED_DOWN", 0)
     ask("delete from holdfast.duty")
     failing(ask, "settle_lanes", "")
     work()

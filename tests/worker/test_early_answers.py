@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast import Holdfast
-from holdfast.database.direct import Wire
+from holdfast.database.libpq import Wire
 
 LARGE = "x" * 250_000  # more than a socket takes at once
 

@@ -21,7 +21,7 @@ from holdfast import (
     PayloadTooLarge,
     UnknownOption,
 )
-from holdfast.database.bulk import BULK
+from holdfast.database.copy_in import BULK
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_events_from_many_threads_are_each_on_record_once(hf):
 
 
 def test_a_handler_that_says_too_much_is_not_stopped(hf, told, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.notes.EVENT_LIMIT", 3)
+    monkeypatch.setattr("holdfast.worker.context.notes.EVENT_LIMIT", 3)
 
     @hf.task(name="chatter")
     async def chatter(ctx: Context) -> None:

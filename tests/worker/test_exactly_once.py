@@ -334,8 +334,8 @@ def test_a_block_of_an_older_snapshot_lets_the_keeper_finish_first(hf, kind, kee
         keeper.commit()
 
     pauses = SimpleNamespace(sleep=lambda _: keeper.commit(), monotonic=time.monotonic)
-    monkeypatch.setattr("holdfast.worker.context.time", pauses)
-    monkeypatch.setattr("holdfast.worker.context.asyncio", SimpleNamespace(sleep=commit_of_keeper))
+    monkeypatch.setattr("holdfast.worker.context.context.time", pauses)
+    monkeypatch.setattr("holdfast.worker.context.context.asyncio", SimpleNamespace(sleep=commit_of_keeper))
 
     @hf.task(name="sync", max_attempts=1)
     def sync(ctx: Context) -> None:

@@ -13,9 +13,10 @@ import psycopg
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast import Holdfast, HoldfastError, events
-from holdfast.errors import BadValue
-from holdfast.worker.http import MOST_CONNECTIONS, REQUEST_BYTES, Address
+from holdfast import Holdfast, HoldfastError
+from holdfast.telemetry import subscribers as events
+from holdfast.values.errors import BadValue
+from holdfast.worker.monitor.http import MOST_CONNECTIONS, REQUEST_BYTES, Address
 
 LOCAL = "127.0.0.1:0"
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context, Holdfast, JobState, calls
 from holdfast.calls import Call
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
+from holdfast.values.errors import DatabaseUnavailable
 
 
 @pytest.fixture

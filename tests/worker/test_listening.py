@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import calls
 from holdfast.database import Database, Session
-from holdfast.errors import DatabaseUnavailable
+from holdfast.values.errors import DatabaseUnavailable
 
 BACKEND = "select pid from pg_stat_activity where datname = current_database() and application_name = 'ears'"
 LOCK = "lock table holdfast.duty_recover in share update exclusive mode"

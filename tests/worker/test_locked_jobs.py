@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState
 from holdfast.database import Session
-from holdfast.errors import Collision
-from holdfast.worker import life
+from holdfast.values.errors import Collision
+from holdfast.worker import runtime
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_the_keeper_writes_of_the_other_jobs(hf: Holdfast, work, gate, operator,
 def test_a_locked_report_is_waited_for_within_the_grace(
     hf: Holdfast, work, gate, operator, until, counts, told, monkeypatch
 ):
-    monkeypatch.setattr(life, "LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr(runtime, "LAST_WORDS_SECONDS", 0.01)
     sent, run = [], Session.run
 
     async def counting(session, call, **options):
@@ -191,7 +191,7 @@ def test_a_locked_report_is_waited_for_within_the_grace(
 def test_a_second_signal_does_not_wait_for_a_locked_report(
     hf: Holdfast, work, gate, operator, until, told, monkeypatch
 ):
-    monkeypatch.setattr(life, "HURRIED_SECONDS", 0.01)
+    monkeypatch.setattr(runtime, "HURRIED_SECONDS", 0.01)
 
     @hf.task(name="held")
     async def held() -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import BadValue, Holdfast
-from holdfast.errors import BadInput, UnknownOption
+from holdfast.values.errors import BadInput, UnknownOption
 
 EMPTY = [{}, {"queue": None}, {"queue": "", "task": None}]
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast import Context, Holdfast, JobState, NotAllowed, RetryPolicy, Schedule
-from holdfast.database import bulk
+from holdfast.database import copy_in as bulk
 from waiting import Work
 
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, NewJob, calls
-from holdfast.errors import UnexpectedError
+from holdfast.values.errors import UnexpectedError
 
 
 def test_what_a_session_raises_does_not_quote_the_row(hf: Holdfast, holdfast_dsn: str):

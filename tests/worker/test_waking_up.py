@@ -116,7 +116,7 @@ def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, a
 
 def test_delayed_jobs_start_on_time_without_busy_polling(work, noop, asleep, waited, carried, monkeypatch):
     monkeypatch.setattr("holdfast.worker.duties.PROMOTE_SECONDS", 60)
-    monkeypatch.setattr("holdfast.worker.life.PROMOTE_SECONDS", 60)
+    monkeypatch.setattr("holdfast.worker.runtime.PROMOTE_SECONDS", 60)
     work(poll_interval=60)
     asleep()
     before = carried["promote"]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.calls.base import Call, function, nothing, one
-from holdfast.encoding import shown
+from holdfast.values.encoding import shown
 
 _grant_queues = function("grant_queues", "role text, queues text[]")
 _revoke_queues = function("revoke_queues", "role text, queues text[]")

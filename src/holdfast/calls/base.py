@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast import arrays
+from holdfast.values import arrays
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -9,9 +9,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from holdfast import arrays
 from holdfast.calls.base import Call, Rows, function, given, interval, nothing, texts
 from holdfast.calls.inside import Progress, Published
+from holdfast.values import arrays
 
 # Msgspec structs, for there is one for each job: made in 0.1 µs, a named tuple takes up to 0.5. Nothing in
 # them can lead back to them, so the garbage collector need not look at them.

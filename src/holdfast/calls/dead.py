@@ -6,7 +6,7 @@ from uuid import UUID
 
 from holdfast.calls.base import Call, function, nothing, one
 from holdfast.calls.looking import SNAPSHOT, read_snapshot
-from holdfast.job import JobSnapshot
+from holdfast.values.job import JobSnapshot
 
 _replay = function("replay", "id uuid, start_over boolean")
 _purge = function("purge", "id uuid")

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from holdfast import arrays
 from holdfast.calls.base import Call, Rows, column, function, given, interval, one
+from holdfast.values import arrays
 
 _start = function(
     "start",

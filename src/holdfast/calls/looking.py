@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.calls.base import Call, Row, function, one
-from holdfast.encoding import shown
-from holdfast.job import JobSnapshot, JobState
+from holdfast.values.encoding import shown
+from holdfast.values.job import JobSnapshot, JobState
 
 SNAPSHOT = (
     "id, queue, task, payload::text, priority, state, attempt, max_attempts, run_at, created_at, claimed_at, "

@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from holdfast.calls.base import Call, function, nothing, one
-from holdfast.retry import RetryPolicy
+from holdfast.values.retry import RetryPolicy
 
 _POLICY = (
     "task text, max_attempts integer, base interval, factor double precision, cap interval, "

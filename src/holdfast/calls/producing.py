@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.calls.base import Call, Function, Rows, column, function, interval, one
-from holdfast.job import NewJob
+from holdfast.values.job import NewJob
 
 _enqueue = function(
     "enqueue",

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from holdfast.calls.base import Call, column, function, interval, one
-from holdfast.encoding import shown
-from holdfast.job import Priority
+from holdfast.values.encoding import shown
+from holdfast.values.job import Priority
 
 _SCHEDULE = (
     "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast import arrays
 from holdfast.calls.base import Call, function, nothing
+from holdfast.values import arrays
 
 _await_jobs = function("await_jobs", "ids uuid[], channel text")
 _await_no_more = function("await_no_more", "ids uuid[], channel text")

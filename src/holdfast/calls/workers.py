@@ -2,8 +2,8 @@
 
 from datetime import datetime, timedelta
 
-from holdfast import arrays
 from holdfast.calls.base import Call, function, interval, nothing, one, texts
+from holdfast.values import arrays
 
 _register = function(
     "register",

@@ -11,8 +11,8 @@ from holdfast.cli import values
 from holdfast.cli.names import doubt, known_queues
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.errors import UnknownOption
 from holdfast.settings import DURATIONS, NAMES, SettingKeywords
+from holdfast.values.errors import UnknownOption
 
 _BACK = "default"
 _LONG = 30

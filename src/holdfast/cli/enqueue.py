@@ -12,8 +12,8 @@ from holdfast.cli.names import doubt_filter, doubting_new
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Job
-from holdfast.errors import HoldfastError
-from holdfast.limits import ATTEMPTS
+from holdfast.values.errors import HoldfastError
+from holdfast.values.limits import ATTEMPTS
 
 
 @click.command()

@@ -13,8 +13,8 @@ from holdfast.cli.jobs import how_far
 from holdfast.cli.output import STATE_STYLES, clean, console, first_line, json_text, on_terminal, show_json
 from holdfast.cli.root import Failure
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.errors import Unsuccessful
-from holdfast.job import JobSnapshot, JobState
+from holdfast.values.errors import Unsuccessful
+from holdfast.values.job import JobSnapshot, JobState
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -11,8 +11,8 @@ from holdfast import embedded, schema
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, dsn_option, pass_settings
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError
-from holdfast.secret import mask_dsn
+from holdfast.values.errors import HoldfastError
+from holdfast.values.secret import mask_dsn
 
 ROLES = ["holdfast_producer", "holdfast_worker", "holdfast_viewer", "holdfast_operator"]
 

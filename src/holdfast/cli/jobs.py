@@ -23,7 +23,7 @@ from holdfast.cli.output import (
     show_table,
 )
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.job import JobSnapshot, JobState
+from holdfast.values.job import JobSnapshot, JobState
 
 _STEP_LENGTH = 60
 

@@ -4,7 +4,7 @@ import click
 
 from holdfast.cli.output import show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.metrics import Overview, exposition, families_of, questions
+from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
 
 
 @click.command()

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import click
 
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError, nearest
-from holdfast.options import TaskOptions
+from holdfast.values.errors import HoldfastError, nearest
+from holdfast.values.options import TaskOptions
 
 _DEFAULT = TaskOptions().queue
 

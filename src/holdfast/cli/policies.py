@@ -11,8 +11,8 @@ from holdfast.cli.names import doubt, known_tasks
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.limits import ATTEMPTS
-from holdfast.retry import RetryPolicy
+from holdfast.values.limits import ATTEMPTS
+from holdfast.values.retry import RetryPolicy
 
 _OPTIONS = ("max_attempts", "base", "factor", "cap", "jitter")
 

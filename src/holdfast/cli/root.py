@@ -14,7 +14,7 @@ import click
 
 from holdfast.cli.output import clean
 from holdfast.cli.settings import common_options
-from holdfast.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, TooManyLanes, nearest
+from holdfast.values.errors import BadInput, HoldfastError, IdConflict, PayloadTooLarge, TooManyLanes, nearest
 
 COMMANDS = {
     "Begin": {

@@ -18,12 +18,12 @@ from holdfast.cli.settings import Settings, dsn_option, pass_settings
 from holdfast.cli.times import span
 from holdfast.cli.values import duration
 from holdfast.client import Holdfast
-from holdfast.errors import BadValue, HoldfastError
-from holdfast.events import emit, subscribe
-from holdfast.logs import JsonFormatter
-from holdfast.secret import mask_dsn
-from holdfast.worker.http import Address
-from holdfast.worker.processes import cores
+from holdfast.telemetry import emit, subscribe
+from holdfast.telemetry.logs import JsonFormatter
+from holdfast.values.errors import BadValue, HoldfastError
+from holdfast.values.secret import mask_dsn
+from holdfast.worker.isolation.pool import cores
+from holdfast.worker.monitor.http import Address
 from holdfast.worker.supervisor import Supervisor, follow
 from holdfast.worker.worker import Worker
 

@@ -16,8 +16,8 @@ from holdfast.cli.output import Column, clean, on_terminal, show_json, show_tabl
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
-from holdfast.errors import nearest
-from holdfast.limits import ATTEMPTS
+from holdfast.values.errors import nearest
+from holdfast.values.limits import ATTEMPTS
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
-from holdfast.job import JobState
+from holdfast.values.job import JobState
 
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*%#"

@@ -8,8 +8,8 @@ from typing import Any
 
 from click import BadParameter
 
-from holdfast import limits
-from holdfast.job import Priority
+from holdfast.values import limits
+from holdfast.values.job import Priority
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)\s*")

@@ -2,11 +2,11 @@
 
 from typing import Any, TypeVar
 
-from holdfast import limits
 from holdfast.calls import Call
 from holdfast.database import Database, arun_on, run_on
-from holdfast.errors import suggest
-from holdfast.job import JobState
+from holdfast.values import limits
+from holdfast.values.errors import suggest
+from holdfast.values.job import JobState
 
 T = TypeVar("T")
 

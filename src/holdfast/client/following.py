@@ -9,14 +9,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import Call, End, Event
 from holdfast.client.asking import Asking
 from holdfast.client.job import unknown
-from holdfast.encoding import Unstorable, from_json
-from holdfast.errors import BadResult, HoldfastError, JobCancelled, JobFailed
-from holdfast.job import JobSnapshot
 from holdfast.task import JobHandle, Registry
+from holdfast.values import limits
+from holdfast.values.encoding import Unstorable, from_json
+from holdfast.values.errors import BadResult, HoldfastError, JobCancelled, JobFailed
+from holdfast.values.job import JobSnapshot
 from holdfast.waiting import Waiting
 
 EMPTY_LOOKS = 20

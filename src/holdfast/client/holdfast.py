@@ -10,19 +10,20 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import calls, embedded, limits, schema
+from holdfast import calls, embedded, schema
 from holdfast.access import Access
 from holdfast.client.following import Following
 from holdfast.client.job import Job
 from holdfast.client.looking import Looking
 from holdfast.client.operating import Operating
 from holdfast.database import Database, aload_on, load_on, without_driver
-from holdfast.errors import HoldfastError, UnknownOption
-from holdfast.job import NewJob
-from holdfast.options import CallKeywords, TaskKeywords
 from holdfast.schedules import Schedules
-from holdfast.secret import mask_dsn
 from holdfast.task import AroundEnqueue, Registry, Task, named_job
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError, UnknownOption
+from holdfast.values.job import NewJob
+from holdfast.values.options import CallKeywords, TaskKeywords
+from holdfast.values.secret import mask_dsn
 from holdfast.waiting import Waiting
 
 if TYPE_CHECKING:

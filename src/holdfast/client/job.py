@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import AttemptError, Call, Event, Reason, StepRow
-from holdfast.errors import JobNotFound
-from holdfast.job import JobId, JobSnapshot, JobState
 from holdfast.task import JobHandle
+from holdfast.values import limits
+from holdfast.values.errors import JobNotFound
+from holdfast.values.job import JobId, JobSnapshot, JobState
 
 if TYPE_CHECKING:
     from holdfast.client.holdfast import Holdfast

@@ -4,16 +4,17 @@ import asyncio
 from datetime import datetime
 from uuid import UUID
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import Call, Finding, QueueRow, Reason, Stat, WorkerRow
 from holdfast.calls.retention import DueExport, PartitionRow
 from holdfast.calls.settings import AuditRow, SettingRow
 from holdfast.calls.statistics import By, QueueReport, Statistic
 from holdfast.client.asking import Asking, known_state
 from holdfast.database import examine
-from holdfast.job import JobSnapshot, JobState
-from holdfast.metrics import Overview, exposition, families_of, questions
-from holdfast.renamed import renamed
+from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
+from holdfast.values import limits
+from holdfast.values.job import JobSnapshot, JobState
+from holdfast.values.renamed import renamed
 
 
 class Looking(Asking):

@@ -7,15 +7,16 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from uuid import UUID
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls import Call, Cancelled, Dead, PolicyRow
 from holdfast.calls.settings import Change
 from holdfast.client.asking import Asking, known_state
-from holdfast.errors import UnknownOption
-from holdfast.job import JobSnapshot, JobState
-from holdfast.renamed import renamed
-from holdfast.retry import RetryPolicy
 from holdfast.settings import SettingKeywords, change
+from holdfast.values import limits
+from holdfast.values.errors import UnknownOption
+from holdfast.values.job import JobSnapshot, JobState
+from holdfast.values.renamed import renamed
+from holdfast.values.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from holdfast.exporting import Exported, Receiver, Shape

@@ -28,8 +28,8 @@ except ImportError as error:  # pragma: no cover - said for those who have not i
 
 from holdfast.calls import Claimed, Report
 from holdfast.client import Holdfast
-from holdfast.job import NewJob
 from holdfast.task import Sending
+from holdfast.values.job import NewJob
 
 # The limit is 8,192 bytes as PostgreSQL writes them, with a space after each comma and colon.
 _ROOM = 8000

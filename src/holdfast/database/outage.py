@@ -8,8 +8,8 @@ made before the end of that outage, so it begins no new one.
 import threading
 import time
 
-from holdfast.errors import DatabaseUnavailable
-from holdfast.events import emit
+from holdfast.telemetry import emit
+from holdfast.values.errors import DatabaseUnavailable
 
 
 class Outage:

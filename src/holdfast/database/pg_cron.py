@@ -6,8 +6,8 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import quote
 
 from holdfast.database.pools import Database
-from holdfast.errors import BadValue
-from holdfast.plan import SQL
+from holdfast.schema.plan import SQL
+from holdfast.values.errors import BadValue
 
 
 def pg_cron_script(database: Database) -> str:

@@ -22,7 +22,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.pq import ExecStatus
 from psycopg.rows import scalar_row
 
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 _PID = "select pg_backend_pid()"
 # In session mode a query waits while the pool has no free session.

@@ -15,7 +15,7 @@ goes on one that only looks well, and is sent again where it certainly did nothi
           └────────► prove ◄───┘                  the next one on the shelf, else a new one ◄┘
 
 A server that restarts, or ends a session, closes the socket: that is seen by looking, for half a microsecond.
-If it does so between the look and the call, its farewell is the answer, and `direct.NEVER_RAN` says why the
+If it does so between the look and the call, its farewell is the answer, and `libpq.NEVER_RAN` says why the
 call may be sent again then; an answer that was lost may not, and is told. A peer that vanished without a word
 shows in no look: that is what the proof of a connection that has lain for long is for, with keepalives behind
 it.
@@ -39,9 +39,8 @@ from psycopg.pq import TransactionStatus
 
 from holdfast import calls
 from holdfast.calls import Call
-from holdfast.database.bulk import FEW, Batch, aload, batches, load
-from holdfast.database.carriers import arun_on, run_on
-from holdfast.database.direct import NEVER_RAN, DirectAsyncConnection, DirectConnection
+from holdfast.database.copy_in import FEW, Batch, aload, batches, load
+from holdfast.database.libpq import NEVER_RAN, LibpqAsyncConnection, LibpqConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
 from holdfast.database.session import (
@@ -54,13 +53,14 @@ from holdfast.database.session import (
     complete,
     setting,
 )
+from holdfast.database.statements import arun_on, run_on
 from holdfast.database.translation import translated
-from holdfast.errors import DatabaseUnavailable
-from holdfast.job import JobId, NewJob
+from holdfast.values.errors import DatabaseUnavailable
+from holdfast.values.job import JobId, NewJob
 
 T = TypeVar("T")
-C = TypeVar("C", DirectConnection, DirectAsyncConnection)
-S = TypeVar("S", bound="_Shelf[Any]")
+C = TypeVar("C", LibpqConnection, LibpqAsyncConnection)
+S = TypeVar("S", bound="_IdleConnections[Any]")
 
 # How long a connection that nobody needs is kept.
 IDLE_SECONDS = 300.0
@@ -98,7 +98,7 @@ class Database:
             except Exception:
                 with translated(self.dsn):  # only here: nothing is entered and left where all goes well
                     raise
-        with self.lent() as connection:
+        with self.pooled_connection() as connection:
             return run_on(connection, call)
 
     async def arun(self, call: Call[T]) -> T:
@@ -108,7 +108,7 @@ class Database:
             except Exception:
                 with translated(self.dsn):
                     raise
-        async with self.alent() as connection:
+        async with self.apooled_connection() as connection:
             return await arun_on(connection, call)
 
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
@@ -116,14 +116,14 @@ class Database:
         first, rest = _first_of(batches(jobs))
         if len(first) < FEW:  # and there are no more: one call is one transaction
             return [*self.run(calls.enqueue_many(first))] if first else []
-        with self.lent() as connection, connection.transaction():
+        with self.pooled_connection() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
         first, rest = _first_of(batches(jobs))
         if len(first) < FEW:
             return [*await self.arun(calls.enqueue_many(first))] if first else []
-        async with self.alent() as connection, connection.transaction():
+        async with self.apooled_connection() as connection, connection.transaction():
             return await aload(connection, rest, streaming=True)
 
     @contextlib.contextmanager
@@ -203,36 +203,36 @@ class Database:
             pool.close()
 
     @contextlib.contextmanager
-    def lent(self) -> Iterator[Connection[Any]]:
+    def pooled_connection(self) -> Iterator[Connection[Any]]:
         """A connection of the pool, in autocommit, for as long as the block lasts."""
-        with translated(self.dsn), self._current().leased() as connection:
+        with translated(self.dsn), self._current().connection() as connection:
             yield connection
 
     @contextlib.asynccontextmanager
-    async def alent(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def apooled_connection(self) -> AsyncIterator[AsyncConnection[Any]]:
         with translated(self.dsn):
-            async with self._acurrent().leased() as connection:
+            async with self._acurrent().connection() as connection:
                 yield connection
 
     @contextlib.contextmanager
-    def borrowed(self) -> Iterator[Connection[Any]]:
+    def handler_connection(self) -> Iterator[Connection[Any]]:
         """The same for code that is not ours: what it raises there stays as it is."""
         with contextlib.ExitStack() as stack:
             with translated(self.dsn):
-                connection = stack.enter_context(self._current().leased())
+                connection = stack.enter_context(self._current().connection())
             yield connection
 
     @contextlib.asynccontextmanager
-    async def aborrowed(self) -> AsyncIterator[AsyncConnection[Any]]:
+    async def ahandler_connection(self) -> AsyncIterator[AsyncConnection[Any]]:
         async with contextlib.AsyncExitStack() as stack:
             with translated(self.dsn):
-                connection = await stack.enter_async_context(self._acurrent().leased())
+                connection = await stack.enter_async_context(self._acurrent().connection())
             yield connection
 
     def _current(self) -> "_Pool":
         with self._lock:
             if self._pool is None or self._pool.process != os.getpid():  # a fork shares no connection
-                self._pool = self._looked_after(_Pool(self._target))
+                self._pool = self._closing_after_us(_Pool(self._target))
             return self._pool
 
     def _acurrent(self) -> "_AsyncPool":
@@ -241,13 +241,13 @@ class Database:
             pool = self._apools.get(loop)
             if pool is None:
                 self._close_ended_loops()
-                pool = self._apools[loop] = self._looked_after(_AsyncPool(self._target))
+                pool = self._apools[loop] = self._closing_after_us(_AsyncPool(self._target))
             return pool
 
-    def _looked_after(self, shelf: S) -> S:
+    def _closing_after_us(self, pool: S) -> S:
         # Whoever forgets to close us leaves no connection open behind.
-        weakref.finalize(self, shelf.abandon)
-        return shelf
+        weakref.finalize(self, pool.abandon)
+        return pool
 
     def _close_ended_loops(self) -> None:
         for loop in [loop for loop in self._apools if loop.is_closed()]:
@@ -262,18 +262,18 @@ class _Target(NamedTuple):
     pool_size: int
 
 
-class _Shelf(Generic[C]):
+class _IdleConnections(Generic[C]):
     """Connections for whoever comes next, the one used last on top."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
-        self._kept: deque[tuple[float, C]] = deque()
+        self._idle: deque[tuple[float, C]] = deque()
         self._closed = False
 
-    def take(self) -> tuple[C, bool] | None:
+    def pop(self) -> tuple[C, bool] | None:
         """The connection used last, and whether it may be trusted: used a moment ago, and silent since."""
         try:
-            since, connection = self._kept.pop()
+            since, connection = self._idle.pop()
         except IndexError:
             return None
         recent = since > time.monotonic() - TRUSTED_SECONDS
@@ -283,12 +283,12 @@ class _Shelf(Generic[C]):
         now = time.monotonic()
         unused = connection.pgconn.transaction_status == TransactionStatus.IDLE
         if unused and not self._closed:
-            self._kept.append((now, connection))
+            self._idle.append((now, connection))
         else:
             connection.pgconn.finish()
         try:
-            while self._kept[0][0] < now - IDLE_SECONDS:
-                _, unneeded = self._kept.popleft()
+            while self._idle[0][0] < now - IDLE_SECONDS:
+                _, unneeded = self._idle.popleft()
                 unneeded.pgconn.finish()
         except IndexError:  # nothing is left
             pass
@@ -301,36 +301,36 @@ class _Shelf(Generic[C]):
         self._closed = True
         with contextlib.suppress(IndexError):
             while True:
-                _, connection = self._kept.pop()
+                _, connection = self._idle.pop()
                 connection.pgconn.finish()
 
 
-class _Pool(_Shelf[DirectConnection]):
+class _Pool(_IdleConnections[LibpqConnection]):
     def __init__(self, target: _Target) -> None:
         super().__init__()
         self._target = target
         # A token for each connection that may be open: a semaphore takes 5.5 µs, this 0.5.
-        self._free: SimpleQueue[None] = SimpleQueue()
+        self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(target.pool_size):
-            self._free.put(None)
+            self._permits.put(None)
 
     @contextlib.contextmanager
-    def leased(self) -> Iterator[DirectConnection]:
-        self._enter()
+    def connection(self) -> Iterator[LibpqConnection]:
+        self._acquire_permit()
         try:
-            connection = self._kept_one(trusting=False) or self._connect()
+            connection = self._next_idle(trusting=False) or self._connect()
             try:
                 yield connection
             finally:
                 self.put(connection)
         finally:
-            self._free.put(None)
+            self._permits.put(None)
 
     def ask(self, call: Call[T]) -> T:
         """Carry a plain call, without a proof beforehand where the connection looks well."""
-        self._enter()
+        self._acquire_permit()
         try:
-            while (connection := self._kept_one(trusting=True)) is not None:
+            while (connection := self._next_idle(trusting=True)) is not None:
                 try:
                     return connection.ask(call)
                 except psycopg.Error as error:
@@ -345,16 +345,16 @@ class _Pool(_Shelf[DirectConnection]):
             finally:
                 self.put(connection)
         finally:
-            self._free.put(None)
+            self._permits.put(None)
 
-    def _enter(self) -> None:
+    def _acquire_permit(self) -> None:
         try:
-            self._free.get(timeout=CONNECT_TIMEOUT)
+            self._permits.get(timeout=CONNECT_TIMEOUT)
         except Empty:
             raise _all_in_use(self._target) from None
 
-    def _kept_one(self, *, trusting: bool) -> DirectConnection | None:
-        while (taken := self.take()) is not None:
+    def _next_idle(self, *, trusting: bool) -> LibpqConnection | None:
+        while (taken := self.pop()) is not None:
             connection, trusted = taken
             if trusting and trusted:
                 return connection
@@ -369,8 +369,8 @@ class _Pool(_Shelf[DirectConnection]):
                 return connection
         return None
 
-    def _connect(self) -> DirectConnection:
-        connection = DirectConnection.connect(complete(self._target.dsn), autocommit=True)
+    def _connect(self) -> LibpqConnection:
+        connection = LibpqConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
             self._target.pooler.detect(connection)
             if self._target.pooler.transaction_mode:
@@ -384,30 +384,30 @@ class _Pool(_Shelf[DirectConnection]):
         return connection
 
 
-class _AsyncPool(_Shelf[DirectAsyncConnection]):
+class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
     """The same for one event loop, which may end without closing it."""
 
     def __init__(self, target: _Target) -> None:
         super().__init__()
         self._target = target
-        self._free = asyncio.BoundedSemaphore(target.pool_size)
+        self._permits = asyncio.BoundedSemaphore(target.pool_size)
 
     @contextlib.asynccontextmanager
-    async def leased(self) -> AsyncIterator[DirectAsyncConnection]:
-        await self._enter()
+    async def connection(self) -> AsyncIterator[LibpqAsyncConnection]:
+        await self._acquire_permit()
         try:
-            connection = await self._kept_one(trusting=False) or await self._connect()
+            connection = await self._next_idle(trusting=False) or await self._connect()
             try:
                 yield connection
             finally:
                 self.put(connection)
         finally:
-            self._free.release()
+            self._permits.release()
 
     async def ask(self, call: Call[T]) -> T:
-        await self._enter()
+        await self._acquire_permit()
         try:
-            while (connection := await self._kept_one(trusting=True)) is not None:
+            while (connection := await self._next_idle(trusting=True)) is not None:
                 try:
                     return await connection.ask(call)
                 except psycopg.Error as error:
@@ -422,20 +422,20 @@ class _AsyncPool(_Shelf[DirectAsyncConnection]):
             finally:
                 self.put(connection)
         finally:
-            self._free.release()
+            self._permits.release()
 
-    async def _enter(self) -> None:
-        if not self._free.locked():  # then it does not wait, and needs no timeout around it
-            await self._free.acquire()
+    async def _acquire_permit(self) -> None:
+        if not self._permits.locked():  # then it does not wait, and needs no timeout around it
+            await self._permits.acquire()
             return
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
-                await self._free.acquire()
+                await self._permits.acquire()
         except TimeoutError:
             raise _all_in_use(self._target) from None
 
-    async def _kept_one(self, *, trusting: bool) -> DirectAsyncConnection | None:
-        while (taken := self.take()) is not None:
+    async def _next_idle(self, *, trusting: bool) -> LibpqAsyncConnection | None:
+        while (taken := self.pop()) is not None:
             connection, trusted = taken
             if trusting and trusted:
                 return connection
@@ -450,8 +450,8 @@ class _AsyncPool(_Shelf[DirectAsyncConnection]):
                 return connection
         return None
 
-    async def _connect(self) -> DirectAsyncConnection:
-        connection = await DirectAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
+    async def _connect(self) -> LibpqAsyncConnection:
+        connection = await LibpqAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
         try:
             await self._target.pooler.adetect(connection)
             if self._target.pooler.transaction_mode:

@@ -15,12 +15,12 @@ from psycopg.errors import Diagnostic
 from psycopg.rows import tuple_row
 
 from holdfast.calls import Call
-from holdfast.database.carriers import statement
-from holdfast.database.direct import DirectAsyncConnection, ListeningConnection
+from holdfast.database.libpq import LibpqAsyncConnection, ListeningConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
+from holdfast.database.statements import statement
 from holdfast.database.translation import closed, collisions, translated, unavailable
-from holdfast.errors import BadValue, DatabaseUnavailable, HoldfastError
+from holdfast.values.errors import BadValue, DatabaseUnavailable, HoldfastError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncConnection[Any])
@@ -88,7 +88,7 @@ class _Line(Generic[C]):
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody else asks for it
 
 
-class Session(_Line[DirectAsyncConnection]):
+class Session(_Line[LibpqAsyncConnection]):
     """A worker's own connection. It reconnects at the next call, and every call has a deadline.
 
     A plain call on a connection that stands takes the short way, and is a task neither: to begin one and to
@@ -154,7 +154,7 @@ class Session(_Line[DirectAsyncConnection]):
                 await self._within(self._deadline, self._connect())
                 self._made = self._outage.ended
 
-    async def _ask(self, connection: DirectAsyncConnection, call: Call[T], seconds: float) -> T:
+    async def _ask(self, connection: LibpqAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
         try:
             answer = await connection.ask(call)
@@ -176,7 +176,7 @@ class Session(_Line[DirectAsyncConnection]):
         finally:
             deadline.cancel()
 
-    async def _part(self, connection: DirectAsyncConnection, call: Call[Any]) -> None:
+    async def _part(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
         """As in `_within`: it may be nearly done, and then its connection is still good."""
         good = False
         try:
@@ -202,8 +202,8 @@ class Session(_Line[DirectAsyncConnection]):
                 await self._set(connection, local=True)
                 return await _ask(connection, call)
 
-    async def _connect(self) -> DirectAsyncConnection:
-        connection = self._connection = await DirectAsyncConnection.connect(
+    async def _connect(self) -> LibpqAsyncConnection:
+        connection = self._connection = await LibpqAsyncConnection.connect(
             complete(self._dsn), autocommit=True, row_factory=tuple_row
         )
         if self._warned is not None:
@@ -272,7 +272,7 @@ class ListeningSession(Session):
         self._unwatch()
         await super().close()
 
-    async def _connect(self) -> DirectAsyncConnection:
+    async def _connect(self) -> LibpqAsyncConnection:
         self._unwatch()  # the one before, which has ended
         connection = await super()._connect()
         try:
@@ -298,7 +298,7 @@ class ListeningSession(Session):
         if self._connection is not None:
             self._connection.unwatch()
 
-    def _tell_news(self, connection: DirectAsyncConnection) -> None:
+    def _tell_news(self, connection: LibpqAsyncConnection) -> None:
         pgconn = connection.pgconn
         while pgconn.notifies() is not None:
             self._news = True
@@ -306,7 +306,7 @@ class ListeningSession(Session):
             self._news = False
             self._heard()
 
-    def _stirs(self, connection: DirectAsyncConnection) -> None:
+    def _stirs(self, connection: LibpqAsyncConnection) -> None:
         """Something has come between calls."""
         try:
             with translated(self._dsn):
@@ -392,13 +392,13 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def _cut_off(connection: DirectAsyncConnection) -> None:
+def _cut_off(connection: LibpqAsyncConnection) -> None:
     connection.was_cut_off = True  # not asked of the clock: uvloop's timers come up to a millisecond early
     _shut_down(connection)
     connection.rouse()  # also if its loop has stopped watching the line, as uvloop does after an error
 
 
-async def _ask(connection: DirectAsyncConnection, call: Call[T]) -> T:
+async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
     if call.plain:
         return await connection.ask(call)
     cursor = await connection.execute(statement(call.function), call.values)

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import errors as pg
 
 from holdfast.database.dsn import without_driver
-from holdfast.errors import (
+from holdfast.values.errors import (
     BadPayload,
     BadValue,
     Collision,
@@ -22,7 +22,7 @@ from holdfast.errors import (
     UnexpectedError,
     from_sqlstate,
 )
-from holdfast.secret import mask_dsn
+from holdfast.values.secret import mask_dsn
 
 # 26000: a prepared statement is missing. 42P05: it exists already. A pooler has changed the session.
 _POOLED = frozenset({"26000", "42P05"})

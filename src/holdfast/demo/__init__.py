@@ -27,7 +27,7 @@ from holdfast.demo.stage import CLEAN_UP_SECONDS, on_a_database, within
 from holdfast.demo.summary import print_summary
 from holdfast.demo.verdict import judge
 from holdfast.demo.view import View
-from holdfast.secret import mask_dsn
+from holdfast.values.secret import mask_dsn
 
 LIMIT = 45.0
 SECONDS_BETWEEN_LOOKS = 0.15

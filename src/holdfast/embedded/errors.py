@@ -1,7 +1,7 @@
 """Why the embedded PostgreSQL cannot be used, as one branch of the tree in `holdfast.errors`."""
 # ruff: noqa: N818 - as there, a name says what went wrong
 
-from holdfast.errors import HoldfastError
+from holdfast.values.errors import HoldfastError
 
 
 class EmbeddedError(HoldfastError):

@@ -15,7 +15,7 @@ import psycopg
 from holdfast.embedded.errors import EmbeddedError
 from holdfast.embedded.home import Home, open_home, project_directory, user_data
 from holdfast.embedded.server import Server, start
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 _HELD = "select (select count(*) from holdfast.job) + (select count(*) from holdfast.dead_letter)"
 

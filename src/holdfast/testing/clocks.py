@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from holdfast import limits
 from holdfast.calls import Call, Function, Rows
 from holdfast.database import arun_on, run_on
-from holdfast.errors import UnknownOption
+from holdfast.values import limits
+from holdfast.values.errors import UnknownOption
 
 PARTS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 

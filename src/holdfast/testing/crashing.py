@@ -14,8 +14,6 @@ from uuid import UUID
 
 from holdfast import calls
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError
-from holdfast.job import JobSnapshot
 from holdfast.task import Task
 from holdfast.testing import clocks
 from holdfast.testing.draining import draining
@@ -23,6 +21,8 @@ from holdfast.testing.expected import listed
 from holdfast.testing.expecting import live
 from holdfast.testing.stage import Crash, Lost, Moment, Stage
 from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
+from holdfast.values.errors import HoldfastError
+from holdfast.values.job import JobSnapshot
 
 __all__ = ["Crash", "Crashes"]
 

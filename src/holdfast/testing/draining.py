@@ -6,9 +6,9 @@ from typing import Any
 
 from holdfast import calls
 from holdfast.client import Holdfast
-from holdfast.job import JobState
 from holdfast.testing.stage import Stage
 from holdfast.testing.steps import Shift, Steps, acarry, carry, refuse_in_a_loop
+from holdfast.values.job import JobState
 
 PENDING = JobState.PENDING
 ALL = 2**31 - 1

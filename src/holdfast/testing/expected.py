@@ -8,12 +8,12 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from holdfast import limits
-from holdfast.encoding import Unstorable, to_json
-from holdfast.errors import BadArguments, UnknownOption, suggest
-from holdfast.job import JobSnapshot, JobState
-from holdfast.secret import MARK, mask
 from holdfast.task import Task
+from holdfast.values import limits
+from holdfast.values.encoding import Unstorable, to_json
+from holdfast.values.errors import BadArguments, UnknownOption, suggest
+from holdfast.values.job import JobSnapshot, JobState
+from holdfast.values.secret import MARK, mask
 
 # What two times may differ by: the one was taken a little later than the other.
 SECOND = timedelta(seconds=1)

@@ -9,15 +9,16 @@ A job of a transaction that is not committed is seen by that connection alone: g
 from dataclasses import replace
 from typing import Any, Unpack
 
-from holdfast import calls, limits
+from holdfast import calls
 from holdfast.calls.access import stored_payload
 from holdfast.client import Holdfast
-from holdfast.job import JobSnapshot, JobState
-from holdfast.secret import MASK
 from holdfast.task import Task
 from holdfast.testing.draining import ALL
 from holdfast.testing.expected import Expected, Wanted, listed
 from holdfast.testing.steps import Steps, acarry, carry
+from holdfast.values import limits
+from holdfast.values.job import JobSnapshot, JobState
+from holdfast.values.secret import MASK
 
 # In the order in which a job goes through them: one that moves meanwhile is seen twice rather than not.
 LIVE = (JobState.SCHEDULED, JobState.PENDING, JobState.CLAIMED, JobState.RUNNING)

@@ -18,11 +18,11 @@ from uuid import UUID
 from holdfast import calls
 from holdfast.client import Holdfast, Job
 from holdfast.database import in_transaction
-from holdfast.database.carriers import aowner_of, owner_of
-from holdfast.job import JobSnapshot, JobState, NewJob
+from holdfast.database.statements import aowner_of, owner_of
 from holdfast.testing.draining import ALL, draining
 from holdfast.testing.stage import Failure, Stage
 from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
+from holdfast.values.job import JobSnapshot, JobState, NewJob
 
 
 class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, it says what went wrong

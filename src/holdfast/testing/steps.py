@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from holdfast.calls import Call
 from holdfast.client import Holdfast
-from holdfast.errors import HoldfastError
 from holdfast.testing.stage import Stage
+from holdfast.values.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.worker.worker import Worker
@@ -30,9 +30,9 @@ class Shift:
     def worker(self, holdfast: Holdfast) -> "Worker":
         worker = holdfast.worker(**{"notify": False, **self.options})
         if self.stage is not None:
-            from holdfast.testing.lives import StagedLife  # noqa: PLC0415 - a worker is loaded only when one runs
+            from holdfast.testing.staged_runtime import StagedRuntime  # noqa: PLC0415 - a worker is loaded only when one runs
 
-            worker.life = partial(StagedLife, self.stage)
+            worker.make_runtime = partial(StagedRuntime, self.stage)
         return worker
 
 

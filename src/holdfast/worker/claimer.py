@@ -17,9 +17,9 @@ from uuid import uuid4
 from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable
-from holdfast.events import Bunch, emit
-from holdfast.worker.hands import Hands
+from holdfast.telemetry import Bunch, emit
+from holdfast.values.errors import DatabaseUnavailable
+from holdfast.worker.held import HeldJobs
 
 BATCH = 2000
 # What a worker takes first.
@@ -52,7 +52,7 @@ class Claimer:
     def __init__(
         self,
         session: Session,
-        hands: Hands,
+        held: HeldJobs,
         *,
         queues: list[str] | None,
         tasks: list[str],
@@ -68,7 +68,7 @@ class Claimer:
         self.wake = asyncio.Event()
         self.idle = asyncio.Event()
         self._session = session
-        self._hands = hands
+        self._held = held
         self._queues = queues
         self._tasks = tasks
         self._concurrency = concurrency
@@ -93,7 +93,7 @@ class Claimer:
     def freed(self) -> None:
         """A slot came free."""
         self._rate.jobs += 1
-        if len(self._hands.buffer) <= self._low and not self._drained:
+        if len(self._held.buffer) <= self._low and not self._drained:
             self.wake.set()
 
     def hint(self) -> None:
@@ -121,17 +121,17 @@ class Claimer:
         pause = await self._look()
         if pause and not self._lease:
             self._lease = str(uuid4())  # while there is time: after a while of quiet it takes 70 µs
-        if not pause and self._hands.buffer and self.alert() and not self._hinted:
+        if not pause and self._held.buffer and self.alert() and not self._hinted:
             pause, self._low = REST_AFTER_BITE, -1  # slots that come free do not cut it short, only hints do
             self.wake.clear()
-        return min(pause, LONGEST_WAIT) if self._hands.buffer else pause
+        return min(pause, LONGEST_WAIT) if self._held.buffer else pause
 
     def alert(self) -> bool:
         """Whether urgent jobs have come in between others just now, and more are to be expected."""
         return time.monotonic() - self._urgent_at < ALERT
 
     async def _look(self) -> float:
-        if self._hands.unwritten > MOST_UNWRITTEN:
+        if self._held.unwritten > MOST_UNWRITTEN:
             return FIRST_POLL
         hinted, self._hinted = self._hinted, False
         urgent = hinted and self.alert() and await self._fetch_urgent(self._others)
@@ -169,7 +169,7 @@ class Claimer:
     async def _look_no_further(self, hinted: bool, urgent: bool) -> float:
         """There is enough to do, but something may have come that goes before it."""
         self._drained = False  # the next slot that comes free wakes us
-        buffer, last = self._hands.buffer, self._hands.last()
+        buffer, last = self._held.buffer, self._held.last()
         if not hinted or last is None:
             return self._poll_interval
         above = last.priority
@@ -190,7 +190,7 @@ class Claimer:
 
     def _room_above(self, priority: int) -> int:
         """For urgent jobs: as many as can be begun. Others may have the rest."""
-        first = self._hands.first(self._concurrency)
+        first = self._held.first(self._concurrency)
         urgent = sum(job.suspect or job.priority > priority for job in first)  # suspects begin before all
         return min(self._concurrency, self._wanted) - urgent
 
@@ -219,10 +219,10 @@ class Claimer:
     @property
     def _wanted(self) -> int:
         """How many jobs to have at hand: for the free slots, and in store."""
-        return self._concurrency - len(self._hands.running) + self._prefetch
+        return self._concurrency - len(self._held.running) + self._prefetch
 
     def _room(self) -> int:
-        room = self._wanted - len(self._hands.buffer)
+        room = self._wanted - len(self._held.buffer)
         # Wait until a good batch fits, while there is enough in the buffer to go on with.
         if room <= self._low:
             return 0
@@ -232,7 +232,7 @@ class Claimer:
 
     def _give_back_surplus(self) -> None:
         if time.monotonic() - self._took_at > LONGEST_WAIT:
-            for job in self._hands.surplus(self._prefetch):
+            for job in self._held.surplus(self._prefetch):
                 self._give_back(job)
 
     async def _claim(self, amount: int, *, above: int | None = None) -> list[Claimed]:
@@ -241,7 +241,7 @@ class Claimer:
         claim = calls.claim(
             worker=worker, lease=lease, queues=self._queues, tasks=self._tasks, amount=amount, above=above
         )
-        self._hands.in_flight.add(lease)
+        self._held.in_flight.add(lease)
         try:
             try:
                 jobs = await self._session.run(claim)
@@ -249,19 +249,19 @@ class Claimer:
                 # The claim may have happened: only the reply was lost. The lease is ours, so we can ask. If
                 # it has not, it still may: then the keeper finds what we do not know.
                 emit("claim.failed", error=error)
-                self._hands.doubted_at = time.monotonic()
+                self._held.doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
             emit("jobs.claimed", worker=worker, jobs=Bunch(jobs), seconds=time.monotonic() - begun)
             self._took(len(jobs))
-            return self._hands.take(lease, jobs)
+            return self._held.take(lease, jobs)
         except BaseException:
             # Asking failed too: the keeper gives back what is held under a lease that we do not know.
-            self._hands.doubted_at = time.monotonic()
+            self._held.doubted_at = time.monotonic()
             raise
         finally:
-            self._hands.in_flight.discard(lease)
-            self._hands.changed.set()  # a drain may be waiting for just this claim to come back empty
+            self._held.in_flight.discard(lease)
+            self._held.changed.set()  # a drain may be waiting for just this claim to come back empty
 
     async def _wake_only_above(self, priority: int) -> None:
         """Say which jobs we want to hear of: those that go before what is at hand."""

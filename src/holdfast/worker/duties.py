@@ -13,8 +13,8 @@ from typing import TypeVar
 from holdfast import calls
 from holdfast.calls import Call
 from holdfast.database import Session
-from holdfast.errors import DatabaseUnavailable, HoldfastError, NotReady
-from holdfast.events import emit
+from holdfast.telemetry import emit
+from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady
 
 T = TypeVar("T")
 

@@ -13,17 +13,28 @@ from typing import Any, assert_never
 from holdfast import calls
 from holdfast.calls import Call, Claimed, Memory, Report, Unwritten
 from holdfast.database import Database
-from holdfast.errors import Collision, NotReady
-from holdfast.events import emit
-from holdfast.job import Cancel, Done, Failed, GiveUp, Interrupted, Outcome, Released, Retry, Snooze, Stop
-from holdfast.options import TaskOptions
-from holdfast.secret import scrub
 from holdfast.task import Registry, Task
+from holdfast.telemetry import emit
+from holdfast.values.errors import Collision, NotReady
+from holdfast.values.job import (
+    Cancel,
+    Done,
+    Failed,
+    GiveUp,
+    Interrupted,
+    Outcome,
+    Released,
+    Retry,
+    Snooze,
+    Stop,
+)
+from holdfast.values.options import TaskOptions
+from holdfast.values.secret import scrub
 from holdfast.worker.context import Context
 from holdfast.worker.failure import ERROR_LENGTH, clean, failure_of, secrets_of
-from holdfast.worker.hands import Running
+from holdfast.worker.held import Running
+from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
-from holdfast.worker.processes import Processes
 from holdfast.worker.threads import Threads
 
 # Among the headers of a job that begins anew with its attempts: replayed, or not to blame for a death.
@@ -47,7 +58,7 @@ class Executor:
         self._database = database
         self._record = record
         self.threads = Threads()
-        self.processes = Processes(database, self.threads, max_isolated)
+        self.processes = ProcessPool(database, self.threads, max_isolated)
 
     def surrounded(self) -> Callable[[Running], Awaitable[Report]]:
         """`run`, with what is to surround it: found out once, so that a job does not pay for it."""

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 
 from holdfast.calls import Claimed
-from holdfast.job import Failed
-from holdfast.secret import MARK, scrub, secrets_in
 from holdfast.task import Registry
+from holdfast.values.job import Failed
+from holdfast.values.secret import MARK, scrub, secrets_in
 
 ERROR_LENGTH = 5_000
 TRACEBACK_LENGTH = 10_000

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
-from holdfast.errors import BadInput, Collision, NotReady
-from holdfast.events import Bunch, emit
+from holdfast.telemetry import Bunch, emit
+from holdfast.values.errors import BadInput, Collision, NotReady
+from holdfast.worker.context.notes import portions
 from holdfast.worker.failure import ERROR_LENGTH, clean
-from holdfast.worker.notes import portions
 
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024

@@ -27,12 +27,12 @@ from pathlib import Path
 from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
-from holdfast.errors import BadInput, Collision, NotReady, WorkerLost
-from holdfast.events import emit
+from holdfast.telemetry import emit
+from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
+from holdfast.worker.context.notes import portions
 from holdfast.worker.duties import AT_WORK
-from holdfast.worker.hands import Hands, Running
+from holdfast.worker.held import HeldJobs, Running
 from holdfast.worker.loop import every
-from holdfast.worker.notes import portions
 
 FLUSH_SECONDS = 0.5
 # For how long the loop is blocked before the log says so, and before jobs that have not started are released.
@@ -48,7 +48,7 @@ class Keeper:
     def __init__(
         self,
         database: Database,
-        hands: Hands,
+        held: HeldJobs,
         worker: str,
         *,
         lease_time: float,
@@ -62,7 +62,7 @@ class Keeper:
 
         `released` gets reports that were written, reports that are still to be written, and how long it took.
         """
-        self._hands = hands
+        self._held = held
         self._worker = worker
         self._lease_time = lease_time
         self._lost = lost
@@ -71,7 +71,7 @@ class Keeper:
         self._released = released
         # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
         self._unreleased: list[Report] = []
-        self._watch = _Watch(worker, hands)
+        self._watch = _Watch(worker, held)
         self._home = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
@@ -144,13 +144,13 @@ class Keeper:
         seconds = time.monotonic() - sent
         offset = self._last_beat.timestamp() - said_at - seconds / 2
         emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
-        late = time.monotonic() > self._hands.good_until
-        self._hands.good_until = sent + self._lease_time
+        late = time.monotonic() > self._held.good_until
+        self._held.good_until = sent + self._lease_time
         if late:
-            self._home.call_soon_threadsafe(self._hands.rouse)
+            self._home.call_soon_threadsafe(self._held.rouse)
         self._beats += 1
         await self._find_taken()
-        in_doubt = sent < self._hands.doubted_at + 2 * self._lease_time
+        in_doubt = sent < self._held.doubted_at + 2 * self._lease_time
         if before is not None and (in_doubt or self._beats % BEATS_BETWEEN_DISOWNS == 0):
             await self._disown(before)
 
@@ -163,14 +163,14 @@ class Keeper:
             self._let_go(running, gone)
 
     def _at_work(self) -> dict[str, Running]:
-        return {it.job.id: it for it in list(self._hands.running) if it.verdict is None and not it.finished}
+        return {it.job.id: it for it in list(self._held.running) if it.verdict is None and not it.finished}
 
     def _let_go(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
         if gone:
             self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
-        in_flight, held = list(self._hands.in_flight), list(self._hands.held)
+        in_flight, held = list(self._held.in_flight), list(self._held.jobs)
         amount = await self._session.run(calls.disown(self._worker, held, in_flight, before))
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
@@ -185,11 +185,11 @@ class Keeper:
 
     async def _release_unstarted(self, blocked: float) -> None:
         """Leave what waits behind the blocked loop to other workers. From here on it cannot start here."""
-        jobs, leases = self._hands.take_unstarted()
+        jobs, leases = self._held.take_unstarted()
         self._unreleased += [_release(job) for job in jobs]
         if leases:
             # A claim may still come true after we have asked: then the next heartbeats find its jobs.
-            self._hands.doubted_at = time.monotonic()
+            self._held.doubted_at = time.monotonic()
         for lease in leases:
             found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
             self._unreleased += [_release(job) for job in found]
@@ -214,7 +214,7 @@ class Keeper:
         self._let_go(running, gone)
 
     async def _hear_cancels(self) -> None:
-        if self._hands.held:
+        if self._held.jobs:
             called_off = await self._session.run(calls.cancels(self._worker))
             if called_off:
                 self._home.call_soon_threadsafe(self._called_off, dict(called_off))
@@ -301,9 +301,9 @@ class _Watch:
     has blocked nobody.
     """
 
-    def __init__(self, worker: str, hands: Hands) -> None:
+    def __init__(self, worker: str, held: HeldJobs) -> None:
         self._worker = worker
-        self._hands = hands
+        self._held = held
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._unanswered = 0
@@ -322,7 +322,7 @@ class _Watch:
     def _culprit(self) -> dict[str, str]:
         """The job whose handler is at it. None if that is in an asyncio task of the handler's own."""
         current = asyncio.current_task(self._loop)
-        for it in list(self._hands.running):
+        for it in list(self._held.running):
             if it.slot is current:
                 return {"task": it.job.task, "job": it.job.id}
         return {}

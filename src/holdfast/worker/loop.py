@@ -4,8 +4,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from holdfast.errors import HoldfastError, WorkerLost
-from holdfast.events import emit
+from holdfast.telemetry import emit
+from holdfast.values.errors import HoldfastError, WorkerLost
 
 Step = Callable[[], Awaitable[float | None]]
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from holdfast.errors import BadResult
-from holdfast.job import Cancel, Done, GiveUp, Outcome, Retry, Snooze
 from holdfast.task import Task
+from holdfast.values.errors import BadResult
+from holdfast.values.job import Cancel, Done, GiveUp, Outcome, Retry, Snooze
 
 
 def outcome_of(task: Task[..., Any], value: Any) -> Outcome:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 from holdfast.calls import Report
-from holdfast.events import emit
-from holdfast.job import CALLED_OFF, Cancel, Failed, Interrupted
+from holdfast.telemetry import emit
+from holdfast.values.job import CALLED_OFF, Cancel, Failed, Interrupted
 from holdfast.worker.executor import Executor
-from holdfast.worker.hands import Hands, Running
+from holdfast.worker.held import HeldJobs, Running
 
 # How many jobs a slot may run in one go before the others get their turn.
 JOBS_PER_TURN = 8
@@ -24,9 +24,9 @@ HURRIED_SECONDS = 0.1
 
 class Slots:
     def __init__(
-        self, hands: Hands, executor: Executor, *, done: Callable[[Report], None], freed: Callable[[], None]
+        self, held: HeldJobs, executor: Executor, *, done: Callable[[Report], None], freed: Callable[[], None]
     ) -> None:
-        self._hands = hands
+        self._held = held
         self._executor = executor
         self._run = executor.surrounded()
         self._done = done
@@ -44,7 +44,7 @@ class Slots:
         ended = asyncio.create_task(asyncio.wait(self._tasks))
         try:
             await asyncio.wait({ended, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-            for running in list(self._hands.running):
+            for running in list(self._held.running):
                 running.stop("interrupted")
             await asyncio.wait({ended}, timeout=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
         finally:
@@ -54,7 +54,7 @@ class Slots:
 
     def _give_up(self) -> None:
         """Report for those that could not be stopped; what they still say counts no more."""
-        for running in list(self._hands.running):
+        for running in list(self._held.running):
             if running.verdict != "lost":
                 self._done(self._executor.report(running.job, Interrupted()))
             running.stop("lost")
@@ -69,17 +69,17 @@ class Slots:
     async def _slot(self) -> None:
         me = asyncio.current_task()
         assert me is not None  # noqa: S101 - a slot is always a task
-        hands, buffer, turns = self._hands, self._hands.buffer, 0
+        held, buffer, turns = self._held, self._held.buffer, 0
         # Every job passes here: what is the same for all of them is looked up once.
-        now, now_running, run, done, freed = time.monotonic, hands.running, self._run, self._done, self._freed
+        now, now_running, run, done, freed = time.monotonic, held.running, self._run, self._done, self._freed
         while True:
             begun = now()
-            try:  # as in hands.next(), without a coroutine for each job
-                job = buffer.popleft() if begun <= hands.good_until else None
+            try:  # as in held.next(), without a coroutine for each job
+                job = buffer.popleft() if begun <= held.good_until else None
             except IndexError:
                 job = None
             if job is None:
-                job = await hands.next()
+                job = await held.next()
                 if job is None:
                     return
                 begun = now()
@@ -121,7 +121,7 @@ class Slots:
         if running.slot.cancelling():
             running.slot.uncancel()
         if running.verdict == "lost":
-            self._hands.settle([report])
+            self._held.settle([report])
         else:
             self._done(report)
 
@@ -137,6 +137,6 @@ class Slots:
             return True
 
     def _replace(self, slot: "asyncio.Task[None]") -> None:
-        if not self._hands.closed:
+        if not self._held.closed:
             self._tasks.discard(slot)
             self._open()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
-from holdfast.events import emit
+from holdfast.telemetry import emit
 
 Command = Callable[[int], Sequence[str]]
 

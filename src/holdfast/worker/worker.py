@@ -1,4 +1,4 @@
-"""A worker, as its user sees it: what to serve, how to run, when to stop. What it does is in `life`."""
+"""A worker, as its user sees it: what to serve, how to run, when to stop. What it does is in `runtime`."""
 
 import asyncio
 import contextlib
@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from holdfast import limits
 from holdfast.database import Database
-from holdfast.errors import HoldfastError, nearest, suggest
-from holdfast.events import emit
 from holdfast.task import Registry, Task
+from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError, nearest, suggest
 from holdfast.worker.failure import clean
-from holdfast.worker.http import Address
-from holdfast.worker.life import Life, Settings
-from holdfast.worker.pages import served
+from holdfast.worker.monitor.http import Address
+from holdfast.worker.monitor.pages import served
+from holdfast.worker.runtime import Runtime, Settings
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
@@ -34,7 +34,7 @@ class Worker:
     """
 
     # What it does from its registration to its last word; in a test it may end otherwise.
-    life: Callable[[Database, Registry, Settings], Life] = Life
+    make_runtime: Callable[[Database, Registry, Settings], Runtime] = Runtime
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Worker:
             if max_isolated is None
             else limits.integer("max_isolated", max_isolated, range(1, 10_001)),
         )
-        self._life: Life | None = None
+        self._runtime: Runtime | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, *, drain: bool = False) -> None:
@@ -91,25 +91,25 @@ class Worker:
 
     def stop(self) -> None:
         """Ask a running worker to stop, from any thread; a second time, not to wait."""
-        life, loop = self._life, self._loop
-        if life is not None and loop is not None:
+        runtime, loop = self._runtime, self._loop
+        if runtime is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(life.stop)
+                loop.call_soon_threadsafe(runtime.stop)
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
         """Whether coroutines are left that ignore their cancellation."""
         self._doubt_queues()
-        life = self.life(self._database, self._registry, self._settings)
-        self._loop, self._life = asyncio.get_running_loop(), life
+        runtime = self.make_runtime(self._database, self._registry, self._settings)
+        self._loop, self._runtime = asyncio.get_running_loop(), runtime
         try:
             with (
-                _on_signals(life.stop) if signals else contextlib.nullcontext(),
-                served(self._settings.http, self._database, life.condition),
+                _on_signals(runtime.stop) if signals else contextlib.nullcontext(),
+                served(self._settings.http, self._database, runtime.condition),
             ):
-                await life.live(drain=drain)
+                await runtime.run(drain=drain)
         finally:
-            self._life = self._loop = None
-        return life.stuck
+            self._runtime = self._loop = None
+        return runtime.stuck
 
     def _doubt_queues(self) -> None:
         """A queue may have any name, so a misspelled one is no error; but nothing would ever come of it."""
@@ -124,7 +124,7 @@ class Worker:
 def _check_isolated(tasks: list[Task[..., Any]]) -> None:
     """Now rather than when their first job comes; and what they need is loaded now, too."""
     if tasks:
-        from holdfast.worker.child import place_of  # noqa: PLC0415 - most workers need no processes
+        from holdfast.worker.isolation.child import place_of  # noqa: PLC0415 - most workers need no processes
 
         for task in tasks:
             place_of(task)

@@ -1,0 +1,283 @@
+"""Many new jobs at once: by COPY where it is allowed and pays, else through the array function.
+
+    jobs ─ in batches ─┬─► places ─► COPY job (id, lane_id, …) ◄─ lines of text       6 µs a job in the server
+                       └─► enqueue_many(arrays)                                      15 µs
+
+COPY inserts into the table itself, so a role needs the right to (`places` knows); and it cannot tell that an
+id of the caller's was used before. A caller who lacks the right, jobs with ids of their own and calls of a
+few jobs take the arrays. Triggers hold both to the same rules, so the jobs and the errors are the same.
+
+On a connection of ours a COPY stays open while the jobs are made, so that client and server work at the same
+time. On the caller's own it holds one batch that is already made: whoever makes the jobs may want to use that
+connection meanwhile.
+
+What to do next is written once, as a generator that a sync and an async runner carry out.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.pq import PipelineStatus
+from psycopg.rows import tuple_row
+
+from holdfast import calls
+from holdfast.calls import Call, Place
+from holdfast.database.libpq import codec_of
+from holdfast.database.statements import (
+    CallerAsyncConnection,
+    CallerConnection,
+    aowner_of,
+    arun_on,
+    owner_of,
+    run_on,
+)
+from holdfast.database.translation import translated
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError
+from holdfast.values.job import JobId, NewJob
+
+# Jobs are made, and sent, in batches of this many, so that a generator of millions stays out of memory.
+BULK = 1_000
+# Below this many a COPY does not pay for its round trips: measured, they are even at about 60.
+FEW = 100
+# One COPY carries this many at most: the server keeps its lines at hand until the end of it.
+COPIED = 50_000
+# A COPY does not wait for jobs that take longer to make than this many seconds a batch: it is one statement,
+# and a statement may have its timeout.
+HURRIED = 0.25
+# How many places are asked for at a time.
+PLACES = 1_000
+
+_COPY = "copy holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at) from stdin"
+# Asked before anything else: a role may have been granted the array function alone, and the schema may be of
+# an older release, which has no `places`.
+_KNOWS_PLACES = """
+select coalesce(
+  has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[], integer[])'), 'execute'),
+  false)
+"""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NONE_GIVEN = (None, None, None, None)
+
+_Key: TypeAlias = tuple[str, str, int, int | None]
+_Step: TypeAlias = Call[Any] | Iterable[bytes] | str
+
+
+class Batch(list[NewJob]):
+    """Some jobs, and how long it took to make them."""
+
+    seconds = 0.0
+
+
+def load_on(connection: CallerConnection, jobs: Iterable[NewJob]) -> list[JobId]:
+    """Enqueue all of these or none, on the caller's own connection; their ids.
+
+    Only one in autocommit gets a transaction of ours: elsewhere the end of the transaction is the caller's.
+    """
+    owner = owner_of(connection)
+    with owner.transaction() if owner.autocommit else contextlib.nullcontext():
+        return load(owner, batches(jobs), streaming=False)
+
+
+async def aload_on(connection: CallerAsyncConnection, jobs: Iterable[NewJob]) -> list[JobId]:
+    owner = aowner_of(connection)
+    async with owner.transaction() if owner.autocommit else contextlib.nullcontext():
+        return await aload(owner, batches(jobs), streaming=False)
+
+
+def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
+    """Enqueue these in the transaction that is open."""
+    loading = _Loading(owner, batches, streaming=streaming)
+    answer: Any = None
+    with contextlib.closing(loading.steps()) as steps, translated():
+        while (step := _next(steps, answer)) is not None:
+            match step:
+                case Call():
+                    answer = run_on(owner, step)
+                case str():
+                    answer = owner.cursor(row_factory=tuple_row).execute(step).fetchall()
+                case lines:
+                    with _unquoted(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                        for line in lines:
+                            copy.write(line)
+    return loading.ids
+
+
+async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
+    loading = _Loading(owner, batches, streaming=streaming)
+    answer: Any = None
+    with contextlib.closing(loading.steps()) as steps, translated():
+        while (step := _next(steps, answer)) is not None:
+            match step:
+                case Call():
+                    answer = await arun_on(owner, step)
+                case str():
+                    cursor = await owner.cursor(row_factory=tuple_row).execute(step)
+                    answer = await cursor.fetchall()
+                case lines:
+                    with _unquoted():
+                        async with owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                            for line in lines:
+                                await copy.write(line)
+    return loading.ids
+
+
+def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
+    """The jobs, a batch at a time; all are full but the last."""
+    batch = Batch()
+    began = time.monotonic()
+    if not isinstance(jobs, Iterable):
+        raise limits.refused("jobs", jobs, "must be several calls of tasks", hint="Write [task.call(…), …].")
+    for job in jobs:
+        if not isinstance(job, NewJob):
+            raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
+        batch.append(job)
+        if len(batch) == BULK:
+            batch.seconds = time.monotonic() - began
+            yield batch
+            batch = Batch()
+            began = time.monotonic()
+    if batch:
+        yield batch
+
+
+class _Loading:
+    """The way of all these jobs into the database, step by step.
+
+    A step is a call or a question, whose answer is to be sent back, or the lines of a COPY.
+    """
+
+    def __init__(
+        self, owner: Connection[Any] | AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool
+    ) -> None:
+        self.ids: list[JobId] = []
+        self._batches = batches
+        self._batch = next(batches, None)
+        self._last_id = 0
+        self._streaming = streaming
+        self._codec = codec_of(owner)
+        self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # else COPY has no place there
+
+    def steps(self) -> Generator[_Step, Any, None]:
+        if self._may_copy and self._batch and len(self._batch) >= FEW:
+            ((self._may_copy,),) = yield _KNOWS_PLACES
+        known: set[_Key] = set()
+        while (batch := self._batch) is not None:
+            if self._may_copy and len(batch) >= FEW and all(job.id is None for job in batch):
+                # Those of earlier batches too: they are likely to come again.
+                here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
+                known = known | here if len(known) < PLACES else here
+                wanted = list(known)
+                found = yield calls.places(wanted)
+                if found[0].may_copy:
+                    yield self._lines(_Sheet(wanted, found))
+                    if self._batch is None:
+                        self._batch = next(self._batches, None)
+                    continue
+                self._may_copy = False
+            self.ids += yield calls.enqueue_many(batch)
+            self._batch = next(self._batches, None)
+
+    def _lines(self, sheet: "_Sheet") -> Iterable[bytes]:
+        return self._streamed(sheet, COPIED) if self._streaming else list(self._streamed(sheet, 1))
+
+    def _streamed(self, sheet: "_Sheet", most: int) -> Iterator[bytes]:
+        """The lines of this batch, and of those after it for as long as the sheet knows their places."""
+        copied = 0
+        while (batch := self._batch) is not None and copied < most:
+            ids = sheet.new_ids(len(batch), after=self._last_id)
+            lines = sheet.lines(batch, ids)
+            if lines is None:
+                return
+            yield lines.encode(self._codec)
+            self.ids += ids
+            self._last_id = ids[-1]
+            copied += most if batch.seconds > HURRIED else len(ids)
+            self._batch = None
+            if copied < most:
+                self._batch = next(self._batches, None)
+
+
+class _Sheet:
+    """Writes jobs as lines of a COPY, for the places that it knows."""
+
+    def __init__(self, wanted: Sequence[_Key], found: Sequence[Place]) -> None:
+        self._places = {
+            key: (place.lane_id, place.max_attempts) for key, place in zip(wanted, found, strict=True)
+        }
+        # The database's time, carried on by a clock that nobody sets.
+        self._now_at = found[0].now_at
+        self._since = time.monotonic()
+
+    def new_ids(self, amount: int, *, after: int) -> range:
+        """Ids of version 7 in ascending order: the time in milliseconds, then a random number that counts up.
+
+        So the primary key's index grows at its end. The 72 random bits are drawn for each batch, and a forked
+        process draws others.
+        """
+        milliseconds = int(self._now() * 1000)
+        random = int.from_bytes(os.urandom(9))
+        first = milliseconds << 80 | 7 << 76 | random >> 60 << 64 | 2 << 62 | random & (1 << 60) - 1
+        first = max(first, after + 1)
+        return range(first, first + amount)
+
+    def lines(self, batch: Batch, ids: Iterable[int]) -> str | None:
+        """The lines of a batch, or `None` if one of its jobs cannot be written here."""
+        places = self._places
+        lines = []
+        for number, job in zip(ids, batch, strict=True):
+            task = job.task
+            place = places.get((task, job.queue, job.priority, job.declared_attempts))
+            if place is None or job.id is not None:
+                return None
+            lane_id, attempts = place
+            payload = _escaped(job.payload)
+            if (job.headers, job.max_attempts, job.run_at, job.delay) == _NONE_GIVEN:
+                lines.append(f"{number:032x}\t{lane_id}\t{task}\t{payload}\t\\N\t{attempts}\t\\N\n")
+                continue
+            headers = "\\N" if job.headers is None else _escaped(job.headers)
+            if job.max_attempts is not None:
+                attempts = limits.max_attempts(job.max_attempts)
+            run_at = self._due(job) or "\\N"
+            lines.append(f"{number:032x}\t{lane_id}\t{task}\t{payload}\t{headers}\t{attempts}\t{run_at}\n")
+        return "".join(lines)
+
+    def _due(self, job: NewJob) -> datetime | None:
+        if job.delay is None:
+            return job.run_at
+        if job.run_at is not None:
+            raise limits.refused("delay", job.delay, "give either run_at or delay, not both")
+        return _EPOCH + timedelta(seconds=self._now()) + limits.duration("delay", job.delay)
+
+    def _now(self) -> float:
+        return self._now_at + time.monotonic() - self._since
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+
+
+def _next(steps: Generator[_Step, Any, None], answer: Any) -> _Step | None:
+    try:
+        return steps.send(answer)
+    except StopIteration:
+        return None
+
+
+@contextlib.contextmanager
+def _unquoted() -> Iterator[None]:
+    """Errors of ours without PostgreSQL's: what it says of a COPY quotes the line, and the secrets in it."""
+    try:
+        with translated():
+            yield
+    except HoldfastError as error:
+        if isinstance(error.__cause__, psycopg.Error):
+            raise error from None
+        raise

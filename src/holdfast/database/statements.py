@@ -1,0 +1,79 @@
+"""A call on the caller's own connection or cursor, sync or async: the caller's transaction decides."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any, TypeVar
+
+from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from holdfast.calls import Call, Function
+from holdfast.database.translation import translated
+from holdfast.values.errors import BadValue
+
+T = TypeVar("T")
+
+CallerConnection = Connection[Any] | Cursor[Any]
+CallerAsyncConnection = AsyncConnection[Any] | AsyncCursor[Any]
+
+
+def run_on(connection: CallerConnection, call: Call[T]) -> T:
+    """Carry a call on the caller's own connection or cursor, inside whatever transaction is open there."""
+    owner = owner_of(connection)
+    with translated(), owner.cursor(row_factory=tuple_row) as cursor:
+        return call.read(cursor.execute(statement(call.function), call.values).fetchall())
+
+
+async def arun_on(connection: CallerAsyncConnection, call: Call[T]) -> T:
+    owner = aowner_of(connection)
+    with translated():
+        async with owner.cursor(row_factory=tuple_row) as cursor:
+            await cursor.execute(statement(call.function), call.values)
+            return call.read(await cursor.fetchall())
+
+
+def in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Whether a transaction is open there, also one that has failed."""
+    return connection.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}
+
+
+@cache
+def statement(function: Function) -> str:
+    """How a function is called."""
+    return command(function, ["%s"] * len(function.parameters))
+
+
+def command(function: Function, places: Iterable[str]) -> str:
+    """The same, with other marks in the places of its values."""
+    given = zip(function.parameters.items(), places, strict=True)
+    arguments = ", ".join(f"{name} => {place}::{kind}" for (name, kind), place in given)
+    asked = f"holdfast.{function.name}({arguments})"
+    if function.value:
+        return f"select {asked}::{function.value}"
+    return f"select {function.columns} from {asked}"  # noqa: S608 - our own constants
+
+
+def owner_of(connection: CallerConnection) -> Connection[Any]:
+    match connection:
+        case Connection():
+            return connection
+        case Cursor():
+            return connection.connection
+        case _:
+            raise _stranger(connection, "a psycopg Connection or Cursor; async ones go with the a… methods")
+
+
+def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
+    match connection:
+        case AsyncConnection():
+            return connection
+        case AsyncCursor():
+            return connection.connection
+        case _:
+            raise _stranger(connection, "a psycopg AsyncConnection or AsyncCursor")
+
+
+def _stranger(connection: object, wanted: str) -> BadValue:
+    # Named by its type alone: it may be a DSN, with the password in it.
+    return BadValue(f"conn must be {wanted}, not a {type(connection).__name__}", field="conn")

@@ -1,0 +1,31 @@
+"""Installs and upgrades the schema, checks that it fits this release, and prints it for a DBA.
+
+    plan      which SQL files this release wants, in which order
+    records   which of them the database remembers
+    steps     the SQL around the files of one transaction
+    apply     runs the missing files
+    verify    compares the database with the plan
+    print     writes the same as a script for psql
+
+The table `holdfast.migration` holds the records.
+"""
+
+from holdfast.schema.apply import MigrationFailed, apply, pending
+from holdfast.schema.plan import MigrationEdited, Plan, Record, load
+from holdfast.schema.print import print_sql
+from holdfast.schema.records import installed
+from holdfast.schema.verify import averify, verify
+
+__all__ = [
+    "MigrationEdited",
+    "MigrationFailed",
+    "Plan",
+    "Record",
+    "apply",
+    "averify",
+    "installed",
+    "load",
+    "pending",
+    "print_sql",
+    "verify",
+]

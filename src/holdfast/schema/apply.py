@@ -1,0 +1,190 @@
+"""Brings a database up to this release.
+
+Each migration runs in a transaction of its own. All functions that changed run in one transaction, so that a
+running worker never meets half a set. Each of these transactions first takes one advisory lock and then reads
+again what is installed. So any number of installers may run at once, and the next run completes what a dead
+installer left behind. The lock ends with its transaction, because a session's lock would be stranded behind
+PgBouncer.
+
+Migrations run before functions. A migration must therefore suit the functions of the previous release, which
+workers call in between. A migration that cannot is declared to run together with the functions.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import psycopg
+from psycopg import Connection, errors as pg, sql
+from psycopg.pq import TransactionStatus
+from psycopg.rows import scalar_row
+
+from holdfast.schema.plan import SQL, File, Plan, load, statements
+from holdfast.schema.records import installed
+from holdfast.schema.steps import (
+    CREATE_ROLES,
+    LANES_FIRST,
+    LOCK,
+    LOCK_TIMEOUT,
+    PATIENCE,
+    as_owner,
+    closing,
+    in_transactions,
+    settings,
+)
+from holdfast.values.errors import NotReady
+
+_POLL = timedelta(milliseconds=50)
+
+
+class MigrationFailed(NotReady):
+    """A file of the schema could not be applied."""
+
+    file: str | None = None
+    line: int | None = None
+
+
+def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
+    """The names of the files that `apply` would run."""
+    return [file.name for file in (plan or load()).todo(installed(conn))]
+
+
+def apply(
+    conn: Connection[Any],
+    plan: Plan | None = None,
+    *,
+    roles: bool = False,
+    lock_timeout: timedelta = LOCK_TIMEOUT,
+    patience: timedelta = PATIENCE,
+) -> list[str]:
+    """Bring the database up to this release; return the names of the files that ran.
+
+    With `roles`, also make the roles of those who use it (see functions/roles.sql) and let them in.
+
+    A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
+    it then steps aside for as long and tries again, until its file has had `patience`. Raises
+    MigrationFailed, which names the file, the line and who is in the way, or SchemaTooNew.
+    """
+    if not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE:
+        raise ValueError("schema.apply() needs a connection of its own, idle and in autocommit mode")
+    conn.prepare_threshold = None  # behind PgBouncer, the next transaction may meet another session
+    plan = plan or load()
+    applied: list[str] = []
+    for step in in_transactions(plan.todo(installed(conn))):
+        applied += _patiently(
+            conn,
+            step[0].name,
+            partial(_perform, conn, plan, step, lock_timeout, patience),
+            lock_timeout,
+            patience,
+        )
+    if roles:
+        _patiently(conn, "roles", partial(_let_in, conn, lock_timeout), lock_timeout, patience)
+    return applied
+
+
+def _patiently(
+    conn: Connection[Any],
+    name: str,
+    work: Callable[[], list[str]],
+    lock_timeout: timedelta,
+    patience: timedelta,
+) -> list[str]:
+    deadline = time.monotonic() + patience.total_seconds()
+    while True:
+        try:
+            with _naming(name), conn.transaction():
+                return work()
+        except MigrationFailed as failed:
+            if not isinstance(failed.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
+                raise
+            if time.monotonic() >= deadline:
+                raise _in_the_way(conn, failed, patience) from failed.__cause__
+            pause = lock_timeout if failed.line else _POLL
+        time.sleep(pause.total_seconds())
+
+
+def _perform(
+    conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
+) -> list[str]:
+    _begin(conn, step[0].name, lock_timeout)
+    _execute(conn, as_owner("local"))
+    missing = plan.todo(installed(conn))
+    todo = [file for file in step if file in missing]
+    if any(file.with_functions for file in todo):
+        _execute(conn, LANES_FIRST)
+    for file in todo:
+        if file.transactional:
+            _run(conn, file)
+        else:
+            _run_aside(conn, file, patience)
+    if todo:
+        _execute(conn, closing(plan, todo))
+    return [file.name for file in todo]
+
+
+def _let_in(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
+    _begin(conn, "roles", lock_timeout)
+    _execute(conn, CREATE_ROLES)
+    return []
+
+
+def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
+    _execute(conn, settings("local", lock_timeout))
+    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
+    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
+    if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
+        raise MigrationFailed("Another installer is at work", file=name) from pg.LockNotAvailable()
+
+
+def _run(conn: Connection[Any], file: File) -> None:
+    for line, statement in statements(file.text):
+        with _naming(file.name, line, statement):
+            _execute(conn, statement)
+
+
+def _run_aside(conn: Connection[Any], file: File, patience: timedelta) -> None:
+    """Run outside any transaction, while `conn` holds the lock in its own.
+
+    It stands idle in read committed, so it has no snapshot that an index build would wait for.
+    """
+    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as aside:
+        _execute(aside, settings("session", patience))
+        _execute(aside, as_owner("session"))
+        _run(aside, file)
+
+
+@contextmanager
+def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
+    """Whatever the server says, say where."""
+    try:
+        yield
+    except psycopg.Error as error:
+        where = f"{name}.sql, line {line} ({statement.splitlines()[0]})" if line else f"{name}.sql"
+        raise MigrationFailed(
+            f"{where}: {error.diag.message_primary or error}",
+            hint=error.diag.message_hint,
+            file=name,
+            line=line,
+        ) from error
+
+
+def _in_the_way(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
+    others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), LOCK)
+    return MigrationFailed(
+        f"{failed.message}; gave up after {patience}. In the way: {others or 'nobody any more'}",
+        hint="Run it again when they have ended; whole files that were applied stay applied.",
+        file=failed.file,
+        line=failed.line,
+    )
+
+
+def _execute(conn: Connection[Any], text: str) -> None:
+    conn.execute(sql.SQL(text))
+
+
+def _scalar(conn: Connection[Any], query: str, *arguments: Any) -> Any:
+    return conn.cursor(row_factory=scalar_row).execute(query, arguments or None).fetchone()

@@ -1,0 +1,117 @@
+"""The SQL around the files: what each transaction of an installation begins and ends with."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from itertools import takewhile
+from typing import Literal
+
+from psycopg import sql
+
+from holdfast.schema.plan import File, Plan
+
+LOCK_TIMEOUT = timedelta(seconds=1)
+PATIENCE = timedelta(minutes=1)
+LOCK = int.from_bytes(b"holdfast")
+
+# The heads are moved under a lock on lanes and then on jobs. A migration that needs both takes them in this
+# order, or it may end in a deadlock.
+LANES_FIRST = """\
+do $$ begin
+  if to_regclass('holdfast.lane') is not null then
+    lock table holdfast.lane in share mode;
+  end if;
+end $$"""
+
+
+def in_transactions(files: Sequence[File]) -> list[list[File]]:
+    """The files, grouped into transactions."""
+    alone = list(takewhile(lambda file: file.kind == "migration" and not file.with_functions, files))
+    together = list(files[len(alone) :])
+    return [*([file] for file in alone), *([together] if together else [])]
+
+
+SETTINGS = {
+    "lock_timeout": "0",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "client_min_messages": "warning",
+    "search_path": "pg_catalog, pg_temp",
+    "standard_conforming_strings": "on",
+    "check_function_bodies": "off",  # so that functions may name each other in any order
+}
+
+
+def settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
+    """A file meets the same settings whatever the role or the database prefers."""
+    chosen = SETTINGS | {"lock_timeout": str(max(1, lock_timeout // timedelta(milliseconds=1)))}
+    isolation = ["set transaction isolation level read committed, read write;"] if scope == "local" else []
+    return "\n".join([*isolation, *(f"set {scope} {name} = {value};" for name, value in chosen.items())])
+
+
+def as_owner(scope: Literal["local", "session"]) -> str:
+    """What is new belongs to whom the rest does: functions with an owner's rights need one owner of all."""
+    return _AS_OWNER.replace("SCOPE", scope)
+
+
+def closing(plan: Plan, step: Sequence[File]) -> str:
+    """Remember the files, forget functions that are no more, and let nobody in who was not let in.
+
+    A forgotten function stays in the database: an older worker may still call it.
+    """
+    row = sql.SQL("({}, {}, {}, {})")
+    rows = [row.format(file.name, file.kind, file.checksum, plan.version) for file in step]
+    functions = [file.name for file in plan.files if file.kind == "function"]
+    has_functions = any(file.kind == "function" for file in step)
+    forget = [_FORGET.format(functions)] if has_functions else []
+    grant = [_GRANT] if has_functions and "roles" in functions else []
+    remember = _REMEMBER.format(sql.SQL(",\n  ").join(rows))
+    return sql.Composed([remember, *forget, _REVOKE, *grant]).as_string()
+
+
+_REMEMBER = sql.SQL("""\
+insert into holdfast.migration (name, kind, checksum, version) values
+  {}
+on conflict (name) do update
+set checksum = excluded.checksum, version = excluded.version, applied_at = excluded.applied_at;
+""")
+
+_FORGET = sql.SQL("""\
+delete from holdfast.migration
+where kind = 'function'
+  and name <> all ({});
+""")
+
+_AS_OWNER = """\
+do $$
+declare
+  owner name := (
+    select pg_get_userbyid(c.relowner)
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'holdfast'
+      and c.relname = 'migration'
+  );
+begin
+  if owner <> current_user then
+    execute format('set SCOPE role %I', owner);
+  end if;
+exception when insufficient_privilege then
+  raise exception using
+    errcode = 'insufficient_privilege',
+    message = format('Holdfast belongs to role %s here, and %s is not a member of it', owner, current_user),
+    hint = format('Migrate as %s, or as a superuser.', owner);
+end
+$$;"""
+
+# Default privileges cannot do this: those of one schema only add to EXECUTE for PUBLIC, and those of the
+# role would reach into functions that are not ours.
+_REVOKE = sql.SQL("""\
+revoke all on all routines in schema holdfast from public;
+""")
+
+# A function that was dropped and made anew has lost its rights, and a new one has none yet.
+_GRANT = sql.SQL("""\
+select holdfast.grant_rights();
+""")
+
+CREATE_ROLES = "select holdfast.create_roles()"

@@ -1,0 +1,12 @@
+"""What Holdfast tells about its own work: code calls `emit`, and subscribers log, count or trace.
+
+    subscribers   `emit`, `subscribe`, and the subscriber that writes to the logger "holdfast"
+    logs          log records as JSON lines
+    metrics/      counts and gauges for Prometheus
+
+Code that does the work never logs, counts or traces by itself.
+"""
+
+from holdfast.telemetry.subscribers import Bunch, emit, subscribe
+
+__all__ = ["Bunch", "emit", "subscribe"]

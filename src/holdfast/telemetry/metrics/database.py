@@ -1,0 +1,89 @@
+"""What stands in the database, for all processes together: jobs, queues, workers.
+
+To add a family: ask for it in `questions`, keep the answer in the `Overview`, write it down in `families_of`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from holdfast import calls
+from holdfast.calls import Call, Gauge, QueueRow, Stat, WorkerRow
+from holdfast.telemetry.metrics.exposition import Family
+from holdfast.values.job import JobState
+
+WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
+# So many queues are told one by one; what is in the others is added up.
+MOST_QUEUES = 1000
+OTHER = "(other)"
+
+
+class Overview(NamedTuple):
+    """What was read, and when by the database's clock: the answers to `questions()`."""
+
+    now_at: datetime
+    stats: Sequence[Stat]
+    queues: Sequence[QueueRow]
+    workers: Sequence[WorkerRow]
+    gauges: Sequence[Gauge]
+
+
+def questions() -> tuple[Call[Any], ...]:
+    return (calls.clock(), calls.stats(), calls.list_queues(), calls.list_workers(), calls.gauges())
+
+
+def families_of(overview: Overview) -> Iterator[Family]:
+    known = {row.name for row in overview.queues[:MOST_QUEUES]}
+    yield _jobs(overview.stats, known)
+    yield from _queues(overview, known)
+    yield from _workers(overview.workers, overview.now_at)
+    for name, value, meaning in overview.gauges:
+        family = Family(f"holdfast_{name}", "gauge", meaning)
+        family.add(value)
+        yield family
+
+
+def _jobs(stats: Sequence[Stat], known: set[str]) -> Family:
+    """Every state of every queue, also where there is none: what falls to 0 must not vanish."""
+    family = Family(
+        "holdfast_jobs", "gauge", "Jobs by queue and state; finished ones for as long as they are kept."
+    )
+    counts: Counter[tuple[str, str]] = Counter()
+    for stat in stats:
+        counts[stat.queue if stat.queue in known else OTHER, stat.state] += stat.jobs
+    for queue in sorted({*known, *(queue for queue, _ in counts)}):
+        for state in JobState:
+            family.add(counts[queue, state.value], queue=queue, state=state.value)
+    return family
+
+
+def _queues(overview: Overview, known: set[str]) -> Iterator[Family]:
+    oldest = Family("holdfast_queue_oldest_waiting_seconds", "gauge", "How old the oldest waiting job is.")
+    paused = Family("holdfast_queue_paused", "gauge", "1 for a queue that is paused.")
+    for row in overview.queues:
+        if row.name in known:
+            age = 0.0 if row.oldest_at is None else (overview.now_at - row.oldest_at).total_seconds()
+            oldest.add(max(age, 0.0), queue=row.name)
+            paused.add(float(row.paused_at is not None), queue=row.name)
+    yield oldest
+    yield paused
+
+
+def _workers(workers: Sequence[WorkerRow], now_at: datetime) -> Iterator[Family]:
+    counts = Counter(worker.status for worker in workers)
+    statuses = Family("holdfast_workers", "gauge", "Workers of the last day by status.")
+    for status in dict.fromkeys((*WORKER_STATUSES, *counts)):
+        statuses.add(counts[status], status=status)
+    yield statuses
+    # A silent one may come back: its jobs are still its own, and its silence is what an alert is for.
+    alive = [worker for worker in workers if worker.status in {"idle", "busy", "silent"}]
+    holds = Family("holdfast_workers_held_jobs", "gauge", "Jobs that live workers hold.")
+    holds.add(sum(worker.holds for worker in alive))
+    yield holds
+    silence = Family(
+        "holdfast_workers_longest_silence_seconds", "gauge", "How long the most silent one was not heard of."
+    )
+    last = min((worker.heartbeat_at for worker in alive), default=now_at)
+    silence.add(max((now_at.astimezone(UTC) - last).total_seconds(), 0.0))
+    yield silence

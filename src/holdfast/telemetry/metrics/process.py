@@ -1,0 +1,207 @@
+"""Counts what this process tells of itself: one subscriber, and the only place where anything is counted.
+
+    metrics = Metrics()
+    unsubscribe = subscribe(metrics)
+    print(exposition(metrics.families()))
+
+Batches come as one event each, so a job costs a few additions, and nothing at all where nobody subscribes.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from holdfast.calls import Claimed, Report
+from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
+
+Key = tuple[str, str]
+
+# More pairs of queue and task than this, or more names of events, are counted together under this name.
+MOST_KEYS = 500
+MOST_EVENTS = 200
+OTHER = "(other)"
+
+# By outcome of a report: the counter, and what it says.
+_OUTCOMES = {
+    "completed": "Jobs that were completed.",
+    "failed": "Attempts that failed: the handler raised, or asked for a retry.",
+    "retried": "Failed attempts after which the job waits for another one.",
+    "dead": "Jobs that ended in the dead letters.",
+    "cancelled": "Jobs that were called off while this process held them.",
+    "snoozed": "Attempts that asked to be run later.",
+    "released": "Jobs that were given back before they started.",
+    "interrupted": "Attempts that a shutdown cut off.",
+    "refused": "Reports that the database refused: the job was no longer held.",
+}
+# Events that deserve a name of their own, and by which field they count.
+_COUNTED: dict[str, tuple[str, str | None, str]] = {
+    "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
+    "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
+    "listener.lost": ("listener_lost", None, "Times that the connection for notifications was lost."),
+    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s and more."),
+    "jobs.recovered": ("jobs_recovered", "jobs", "Jobs that this process took back from lost workers."),
+    "worker.disowned": ("jobs_disowned", "jobs", "Jobs held in its name that this process did not know."),
+    "worker.abandoned": ("handlers_abandoned", "handlers", "Handlers that could not be stopped."),
+}
+
+
+class Metrics:
+    """A subscriber that keeps counts; `families()` from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: Counter[str] = Counter()
+        self._named: Counter[str] = Counter()
+        self._claims: Counter[str] = Counter()
+        self._tallies: dict[Key, _Tally] = {}
+        self._rounds = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
+        # What the database's clock is ahead of ours: only its own counts for how long a job has waited.
+        self._offset: float | None = None
+        self._hears: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "jobs.claimed": self._claimed,
+            "jobs.finished": self._finished,
+            "heartbeat.accepted": self._beat,
+        }
+
+    def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
+        with self._lock:
+            hear = self._hears.get(name)
+            if hear is not None:
+                hear(fields)
+                return
+            known = name in self._events or len(self._events) < MOST_EVENTS
+            self._events[name if known else OTHER] += 1
+            if (counted := _COUNTED.get(name)) is not None:
+                _, field, _ = counted
+                self._named[name] += 1 if field is None else int(fields.get(field, 1))
+
+    def _claimed(self, fields: Mapping[str, Any]) -> None:
+        jobs = fields["jobs"]
+        self._claims["jobs" if jobs else "empty"] += 1
+        self._rounds["claim"].observe(fields["seconds"])
+        now = None if self._offset is None else time.time() + self._offset
+        for key, some in groupby(jobs, _PLACE):
+            group, tally = list(some), self._tally(key)
+            tally.counts["claimed"] += len(group)
+            if now is not None:
+                first = [job for job in group if job.attempt == 1]
+                tally.waits.observe_many([max(now - job.created / 1e6, 0.0) for job in first])
+
+    def _finished(self, fields: Mapping[str, Any]) -> None:
+        self._rounds["finish"].observe(fields["seconds"])
+        refused = {refusal.id for refusal in fields["refused"]}
+        known = (
+            (job, it) for job, it in zip(fields["jobs"], fields["reports"], strict=True) if job is not None
+        )
+        for key, some in groupby(known, _place_of_first):
+            group, tally = list(some), self._tally(key)
+            tally.runs.observe_many([report.seconds for _, report in group if report.seconds is not None])
+            counts = tally.counts
+            for job, report in group:
+                if report.outcome == "completed" and not refused:  # nearly all of them
+                    counts["completed"] += 1
+                    continue
+                for outcome in ("refused",) if report.id in refused else _counted_as(job, report):
+                    counts[outcome] += 1
+
+    def _beat(self, fields: Mapping[str, Any]) -> None:
+        self._rounds["heartbeat"].observe(fields["seconds"])
+        self._offset = fields["offset"]
+
+    def _tally(self, key: Key) -> "_Tally":
+        found = self._tallies.get(key)
+        if found is None:
+            if len(self._tallies) >= MOST_KEYS:
+                key = (OTHER, OTHER)
+            found = self._tallies.setdefault(key, _Tally())
+        return found
+
+    def families(self) -> list[Family]:
+        """What was counted until now."""
+        with self._lock:
+            return list(self._families())
+
+    def _families(self) -> Iterator[Family]:
+        yield self._by_key("claimed", "Jobs that this process has claimed.")
+        for outcome, text in _OUTCOMES.items():
+            name = "holdfast_reports_refused_total" if outcome == "refused" else None
+            yield self._by_key(outcome, text, name)
+        runs = Family("holdfast_job_run_seconds", "histogram", "How long handlers ran, by attempt.")
+        waits = Family(
+            "holdfast_job_wait_seconds",
+            "histogram",
+            "From the enqueue to the first claim, a delay that was asked for included.",
+        )
+        for (queue, task), tally in self._tallies.items():
+            runs.samples += tally.runs.samples({"queue": queue, "task": task})
+            waits.samples += tally.waits.samples({"queue": queue, "task": task})
+        yield runs
+        yield waits
+        claims = Family("holdfast_claims_total", "counter", "Claims, by whether they brought jobs.")
+        for result in ("jobs", "empty"):
+            claims.add(self._claims[result], result=result)
+        yield claims
+        for name, text in (
+            ("claim", "How long a claim took, there and back."),
+            ("finish", "How long a batch of reports took, there and back."),
+            ("heartbeat", "How long a heartbeat took, there and back."),
+        ):
+            samples = list(self._rounds[name].samples({}))
+            yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
+        if self._offset is not None:
+            offset = Family(
+                "holdfast_clock_offset_seconds", "gauge", "What the database's clock is ahead of ours."
+            )
+            offset.add(self._offset)
+            yield offset
+        for event, (name, _, text) in _COUNTED.items():
+            family = Family(f"holdfast_{name}_total", "counter", text)
+            family.add(self._named[event])
+            yield family
+        events = Family("holdfast_events_total", "counter", "What else this process has told, by its name.")
+        for event, amount in sorted(self._events.items()):
+            events.add(amount, event=event)
+        yield events
+
+    def _by_key(self, outcome: str, text: str, name: str | None = None) -> Family:
+        family = Family(name or f"holdfast_jobs_{outcome}_total", "counter", text)
+        for (queue, task), tally in self._tallies.items():
+            if outcome in tally.counts:
+                family.add(tally.counts[outcome], queue=queue, task=task)
+        return family
+
+
+class _Tally:
+    """What was counted of one queue and task."""
+
+    __slots__ = ("counts", "runs", "waits")
+
+    def __init__(self) -> None:
+        # From the first on: a counter that appears with its first failure hides that failure from `rate()`.
+        self.counts: Counter[str] = Counter(dict.fromkeys(("claimed", "completed", "failed", "dead"), 0))
+        self.runs = Histogram()
+        self.waits = Histogram()
+
+
+_PLACE: Callable[[Claimed], Key] = attrgetter("queue", "task")
+
+
+def _place_of_first(pair: tuple[Claimed, Report]) -> Key:
+    return _PLACE(pair[0])
+
+
+def _counted_as(job: Claimed, report: Report) -> tuple[str, ...]:
+    """Under which names a report counts. Whether a job is dead is the database's to say; this is what its
+    claim says of the attempts that are left."""
+    last = report.retry is False or job.attempt >= job.max_attempts
+    match report.outcome:
+        case "failed":
+            return ("failed", "dead" if last else "retried")
+        case "interrupted":
+            return ("interrupted", "dead") if last else ("interrupted",)
+        case outcome:
+            return (outcome,)

@@ -1,0 +1,95 @@
+"""A worker's life in a test: the real one, but what its handlers raise is kept, and it may end in a crash.
+
+A crash is what the others see of it: no report, nothing given back, no farewell, no further heartbeat. The
+jobs stay claimed in its name until somebody takes it for lost.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from holdfast import calls
+from holdfast.calls import Claimed, Report
+from holdfast.database import Database
+from holdfast.task import Registry
+from holdfast.testing.stage import Crash, Failure, Lost, Stage
+from holdfast.values.job import Failed
+from holdfast.worker.executor import Executor
+from holdfast.worker.held import Running
+from holdfast.worker.keeper import FLUSH_SECONDS
+from holdfast.worker.runtime import Runtime, Settings
+
+
+class StagedRuntime(Runtime):
+    def __init__(self, stage: Stage, database: Database, registry: Registry, settings: Settings) -> None:
+        self._stage = stage
+        super().__init__(database, registry, settings)
+
+    def _new_executor(self) -> Executor:
+        given = (self._registry, self._handler_pools, self._finishing.run, self._settings.max_isolated)
+        return StagedExecutor(self._stage, self._vanish, *given)
+
+    def _vanish(self, job: Claimed) -> None:
+        self._stage.lost = Lost(self._id, self._settings.lease_time, job)
+        self.stop()
+
+    async def _wind_down(self) -> None:
+        if self._stage.lost is None:
+            return await super()._wind_down()
+        # Whoever was done before it does not share its fate. What is forgotten is not reported either.
+        self._held.close()
+        await self._written()
+        self._held.forget()
+        self._hurry.set()
+        return await self._slots.finish(grace=0, hurry=self._hurry)
+
+    async def _leave(self) -> None:
+        if self._stage.lost is None:
+            await super()._leave()
+
+
+class StagedExecutor(Executor):
+    def __init__(self, stage: Stage, vanish: Callable[[Claimed], None], *given: Any) -> None:
+        super().__init__(*given)
+        self._stage = stage
+        self._vanish = vanish
+
+    async def run(self, running: Running) -> Report:
+        stage, job = self._stage, running.job
+        stage.failures.pop(job.id, None)
+        if stage.ends("before", job):
+            await self._lose(job)
+        report = await super().run(running)
+        crashed = job.id in stage.failures and _is_crash(stage.failures[job.id].error)
+        began = report.outcome != "released"
+        if (crashed and stage.ends("during", job)) or (began and stage.ends("after", job)):
+            # As if it had run for as long as it takes for a start to be written down: otherwise the
+            # death would not be counted for this job.
+            await self._record(calls.start([job.id], [job.lease], [FLUSH_SECONDS]))
+            await self._lose(job)
+        return report
+
+    async def _lose(self, job: Claimed) -> NoReturn:
+        self._vanish(job)
+        while True:  # until the slot is cancelled
+            await asyncio.Event().wait()
+
+    def _failed(self, running: Running, error: BaseException) -> Failed:
+        job = running.job
+        self._stage.failures[job.id] = Failure("", error)  # the words are found by those who tell it
+        if _is_crash(error) and self._stage.ends("during", job):
+            return Failed("lost")  # which nobody will hear of
+        return super()._failed(running, error)
+
+    def _tell(self, running: Running, outcome: Failed) -> None:
+        job = running.job
+        raised = self._stage.failures.get(job.id)
+        self._stage.failures[job.id] = Failure(outcome.error, raised and raised.error)
+        super()._tell(running, outcome)
+
+
+def _is_crash(error: BaseException | None) -> bool:
+    """Also one that came out of a group of tasks."""
+    return isinstance(error, Crash) or (
+        isinstance(error, BaseExceptionGroup) and error.subgroup(Crash) is not None
+    )

@@ -1,0 +1,1 @@
+"""Plain values and the checks of what callers pass in. Nothing here talks to the database."""

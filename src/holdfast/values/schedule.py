@@ -1,0 +1,105 @@
+"""When a task runs by itself: declared here, computed in the database."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, Literal, cast
+
+from holdfast.values import limits
+
+Missed = Literal["skip", "once", "all"]
+_MISSED = ("skip", "once", "all")
+_SECOND = timedelta(seconds=1)
+_YEAR = timedelta(days=366)
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Schedule:
+    """At the times of a cron expression by the clocks of a `zone`, or `every` so many seconds.
+
+    `missed` says what becomes of times that came while nothing ran: the last of them is made up for (`once`),
+    each (`all`) or none (`skip`). Without `overlap` a time is skipped while the last job is unfinished. Up to
+    `jitter` passes before a job starts, at random. Expressions and zones are read by the database alone.
+
+    >>> Schedule(every=30).every
+    datetime.timedelta(seconds=30)
+    """
+
+    cron: str | None
+    every: timedelta | None
+    zone: str
+    missed: Missed
+    overlap: bool
+    jitter: timedelta
+
+    def __init__(
+        self,
+        *,
+        cron: str | None = None,
+        every: timedelta | float | None = None,
+        zone: str = "UTC",
+        missed: Missed = "once",
+        overlap: bool = True,
+        jitter: timedelta | float = 0,
+    ) -> None:
+        if (cron is None) == (every is None):
+            raise limits.refused("cron", cron, "give either cron or every")
+        given = {
+            "cron": cron,
+            "every": every,
+            "zone": zone,
+            "missed": missed,
+            "overlap": overlap,
+            "jitter": jitter,
+        }
+        for field, value in given.items():
+            object.__setattr__(self, field, None if value is None else RULES[field](value))
+
+
+def interval(value: object) -> timedelta:
+    """How far apart the times of a schedule are."""
+    length = limits.duration("every", value)
+    if not _SECOND <= length <= _YEAR or length.microseconds:
+        raise limits.refused("every", value, "must be whole seconds, from 1 second to 366 days")
+    return length
+
+
+def policy(value: object) -> Missed:
+    """What becomes of times that were missed."""
+    if value in _MISSED:
+        return cast("Missed", value)
+    raise limits.refused("missed", value, f"must be one of {', '.join(_MISSED)}")
+
+
+def spread(value: object) -> timedelta:
+    """Up to how much later a job may start."""
+    length = limits.duration("jitter", value)
+    if length > _DAY:
+        raise limits.refused("jitter", value, "must be between 0 and 1 day")
+    return length
+
+
+def expression(value: object) -> str:
+    """A cron expression with the right number of fields. The database reads it and has the last word."""
+    text = limits.text("cron", value)
+    fields = text.split()
+    if len(fields) not in ((1,) if text.lstrip().startswith("@") else (5, 6)):
+        raise limits.refused(
+            "cron",
+            value,
+            "must have five fields (minute, hour, day of the month, month, day of the week), or six with the "
+            f"second first, or be a name such as @daily; it has {len(fields)}",
+        )
+    return text
+
+
+RULES: dict[str, Callable[[object], Any]] = {
+    "cron": expression,
+    "every": interval,
+    "zone": partial(limits.text, "zone"),
+    "missed": policy,
+    "overlap": partial(limits.truth, "overlap"),
+    "jitter": spread,
+}

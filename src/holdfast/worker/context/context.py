@@ -1,0 +1,428 @@
+"""What a handler is told about its job, and what it can tell back."""
+
+import asyncio
+import contextlib
+import inspect
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from holdfast import calls
+from holdfast.calls import Call, Claimed, Memory, Report
+from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
+from holdfast.task import result_json
+from holdfast.values import limits
+from holdfast.values.errors import HoldfastError, IllegalTransition
+from holdfast.values.job import CALLED_OFF, Cancel, Stop
+from holdfast.worker.context.notes import (
+    MESSAGE_LENGTH,
+    STAGE_LENGTH,
+    STATE_LIMIT,
+    STEP_LENGTH,
+    Note,
+    Notes,
+    Said,
+    json_text,
+    portions,
+)
+from holdfast.worker.context.tracking import Track
+from holdfast.worker.failure import clean
+
+T = TypeVar("T")
+
+_NOTHING = Note()
+STEP_LIMIT = 256 * 1024
+# The keeper locks the rows of a running job for milliseconds. Rows that stay locked longer are locked by the
+# handler's own transaction.
+KEEPER_PAUSES = (0.02, 0.05, 0.1)
+
+
+class Context:
+    """A handler's view of its own job: a parameter annotated `Context` is filled in.
+
+    `progress`, `event` and `checkpoint` only touch memory: the worker writes what they say within half a
+    second, and before the attempt ends. They work from threads and processes too.
+    """
+
+    __holdfast_context__: ClassVar[bool] = True
+    __slots__ = (
+        "_cancelled",
+        "_database",
+        "_done_here",
+        "_job",
+        "_open",
+        "_result",
+        "_state",
+        "_steps",
+        "finished",
+        "notes",
+    )
+
+    def __init__(self, job: Claimed, database: Database | None = None) -> None:
+        self._job = job
+        self._database = database
+        # What is said here and written by the worker.
+        self.notes = Notes(job)
+        # What earlier attempts have done, as JSON text; and the steps of this one.
+        self._steps: dict[str, str] = {}
+        self._done_here: set[str] = set()
+        self._state: dict[str, Any] = {}
+        self._cancelled = False
+        self._result: str | None = None
+        self._open = False
+        # Whether the job was finished by a transaction of the handler's own.
+        self.finished = False
+
+    @property
+    def job_id(self) -> UUID:
+        return UUID(self._job.id)
+
+    @property
+    def task(self) -> str:
+        return self._job.task
+
+    @property
+    def queue(self) -> str:
+        return self._job.queue
+
+    @property
+    def priority(self) -> int:
+        return self._job.priority
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is, counted from 1."""
+        return self._job.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._job.max_attempts
+
+    @property
+    def lease(self) -> UUID:
+        """What a report on this job must show."""
+        return UUID(self._job.lease)
+
+    @property
+    def created_at(self) -> datetime:
+        return self._job.created_at
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        return msgspec.json.decode(self._job.headers) if self._job.headers else {}
+
+    @property
+    def schedule(self) -> str | None:
+        """The schedule that brought this job, if one did."""
+        name: str | None = self.headers.get("schedule")
+        return name
+
+    @property
+    def tick(self) -> datetime | None:
+        """For which time of its schedule it runs; `None` if it was run besides its times, or has none."""
+        tick = self.headers.get("tick")
+        return datetime.fromisoformat(tick) if tick else None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether to stop: somebody called the job off, or this worker no longer holds it."""
+        return self._cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """End the attempt here if the job was called off: for loops in plain functions."""
+        if self._cancelled:
+            raise Stop(Cancel(CALLED_OFF))
+
+    def progress(
+        self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
+    ) -> None:
+        """Say how far the job is. What is left out stays as it was.
+
+        The newest wins, also where it is smaller: a stage may begin at 0 again. The time left is estimated
+        as if the percentage were of the whole job.
+        """
+        # Loops say the same stage again and again: it is looked at once.
+        last = self.notes.note or _NOTHING
+        if percent is None:
+            percent = last.percent
+        elif type(percent) is not int or not 0 <= percent <= 100:  # noqa: PLR2004
+            percent = int(limits.number("percent", percent, 0, 100))
+        if stage is None or stage == last.stage:
+            stage = last.stage
+        else:
+            stage = clean(_short("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+        if message is None or message == last.message:
+            message = last.message
+        else:
+            message = clean(limits.text("message", message), MESSAGE_LENGTH)
+        self._say(Note(percent, stage, message, last.step, last.state))
+
+    def track(
+        self,
+        items: Iterable[T] | AsyncIterable[T],
+        *,
+        total: int | None = None,
+        stage: str | None = None,
+        message: str | None = None,
+    ) -> Track[T]:
+        """Go through these and say after each how far it is: `for page in ctx.track(pages): …`.
+
+        Also with `async for`. Give the `total` where the items have no length; without either, they are
+        counted in the message. It ends the attempt, before the next item, if the job was called off.
+        """
+        return Track(self, items, total=total, stage=stage, message=message)
+
+    def event(self, name: str, data: Any = None) -> None:
+        """Add to the log of the job: what happened, and what there is to know about it (as JSON)."""
+        self.notes.event(name, data)
+
+    # Going on where an earlier attempt has stopped.
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The last checkpoint, of this attempt or an earlier one; empty if there is none."""
+        return dict(self._state)
+
+    def checkpoint(self, state: dict[str, Any]) -> None:
+        """Keep how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
+
+        What was done after the last one that was written, half a second ago at most, is done again.
+        """
+        if not isinstance(state, dict):
+            raise limits.refused("state", state, "must be a dictionary")
+        text = json_text("state", state, STATE_LIMIT)
+        self._state = msgspec.json.decode(text)  # as the next attempt will find it
+        self._say((self.notes.note or _NOTHING)._replace(state=text))
+
+    def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Do this once, whatever attempts it takes: its result is kept, and a retry gets it from there.
+
+        Both ways it is what JSON makes of it. A step that is cut off in the middle runs again: give its
+        effects `ctx.step_key(name)`, by which they can be told from new ones.
+        """
+        done, kept = self._begin(name)
+        if done:
+            return kept  # type: ignore[no-any-return]  # what it returned before, as JSON
+        begun = time.monotonic()
+        with self._at(name):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                if inspect.iscoroutine(value):
+                    value.close()
+                raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
+            keep = self._keep(name, value, time.monotonic() - begun)
+            self._publish()  # what was said before it stands before it in the log
+            return self._kept(name, self._connected.run(keep))  # type: ignore[no-any-return]
+
+    async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """The async twin of `step`; the function may be async or plain."""
+        done, kept = self._begin(name)
+        if done:
+            return kept
+        begun = time.monotonic()
+        with self._at(name):
+            value = function(*args, **kwargs)
+            if inspect.isawaitable(value):
+                value = await value
+            keep = self._keep(name, value, time.monotonic() - begun)
+            await self._apublish()
+            return self._kept(name, await self._connected.arun(keep))
+
+    def step_key(self, name: str) -> str:
+        """The same text in every attempt, and in no other job: an idempotency key for what the step does."""
+        return f"{self._job.id}/{name}"
+
+    def _begin(self, name: str) -> tuple[bool, Any]:
+        """Whether it is done already, and with what result."""
+        _short("name", name, STEP_LENGTH)
+        if not name or not name.isprintable():
+            raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
+        if name in self._done_here:
+            raise limits.refused(
+                "name", name, "this attempt has had a step of this name", hint="Give each step its own."
+            )
+        self._done_here.add(name)
+        if name in self._steps:
+            return True, msgspec.json.decode(self._steps[name])
+        self.raise_if_cancelled()
+        self._say((self.notes.note or _NOTHING)._replace(step=clean(name, STEP_LENGTH)))
+        return False, None
+
+    @contextlib.contextmanager
+    def _at(self, name: str) -> Iterator[None]:
+        """While a step runs. One that raises is not done, and may be tried again."""
+        try:
+            yield
+        except BaseException:
+            self._done_here.discard(name)
+            raise
+
+    def _keep(self, name: str, value: Any, seconds: float) -> Call[str | None]:
+        text = json_text("result", value, STEP_LIMIT)
+        return calls.keep_step(self._job.id, self._job.lease, name, text, seconds)
+
+    def _kept(self, name: str, text: str | None) -> Any:
+        self._steps[name] = text or "null"
+        self._say((self.notes.note or _NOTHING)._replace(step=""))
+        return msgspec.json.decode(self._steps[name])
+
+    def _say(self, note: Note) -> None:
+        self.notes.note = note
+
+    def _publish(self) -> None:
+        for some in portions(self.notes.unpublished()):
+            self._connected.run(calls.publish_many(some))
+            self.notes.published(some)
+
+    async def _apublish(self) -> None:
+        for some in portions(self.notes.unpublished()):
+            await self._connected.arun(calls.publish_many(some))
+            self.notes.published(some)
+
+    def _publish_beside(self, connection: Connection[Any]) -> None:
+        """Publish on another connection than the handler's, so that the keeper can write to the same rows.
+
+        If the handler's transaction has locked them itself, the other connection would wait forever. Then
+        the events go into that transaction, and stay unpublished here: it may be rolled back.
+        """
+        for some in portions(self.notes.unpublished()):
+            call = calls.publish_many(some, skip_locked=True)
+            for pause in KEEPER_PAUSES:
+                if not self._connected.run(call).locked:
+                    self.notes.published(some)
+                    break
+                time.sleep(pause)
+            else:
+                run_on(connection, calls.publish_many(some))
+
+    async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
+        for some in portions(self.notes.unpublished()):
+            call = calls.publish_many(some, skip_locked=True)
+            for pause in KEEPER_PAUSES:
+                if not (await self._connected.arun(call)).locked:
+                    self.notes.published(some)
+                    break
+                await asyncio.sleep(pause)
+            else:
+                await arun_on(connection, calls.publish_many(some))
+
+    # Finishing in a transaction of its own.
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[Connection[Any]]:
+        """A connection whose commit also completes the job: the work and its end are one, or neither is.
+
+            with ctx.transaction() as conn:
+                conn.execute("update account set balance = balance - 10 where id = 1")
+
+        At the end of the block the job is completed under its lease and all of it is committed. If the lease
+        was lost it raises `LeaseLost`, and `NotHeld` if the job was completed before, by a commit whose reply
+        was lost: then nothing remains, nor if the block raises. What the handler does afterwards no longer
+        counts.
+        """
+        completed = False
+        with self._block() as database, database.handler_connection() as connection, connection.transaction():
+            yield connection
+            self._refuse_ended(connection)
+            self._publish_beside(connection)
+            run_on(connection, self._completion())
+            completed = True
+        self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
+
+    @contextlib.asynccontextmanager
+    async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
+        """The async twin of `transaction`."""
+        completed = False
+        with self._block() as database:
+            async with database.ahandler_connection() as connection, connection.transaction():
+                yield connection
+                self._refuse_ended(connection)
+                await self._apublish_beside(connection)
+                await arun_on(connection, self._completion())
+                completed = True
+        self.finished = completed
+
+    def set_result(self, value: Any) -> None:
+        """The result of a job that `transaction` completes: said inside its block."""
+        if not self._open:
+            raise IllegalTransition(
+                f"{self.task}: there is no transaction whose commit would store this result",
+                hint="Say it inside the block of ctx.transaction(); without one, return it.",
+                id=self.job_id,
+            )
+        self._result = result_json(self.task, value)
+
+    @contextlib.contextmanager
+    def _block(self) -> Iterator[Database]:
+        """One at a time, and one in all: its end is the job's."""
+        if self.finished or self._open:
+            how = "was completed by" if self.finished else "is in"
+            raise IllegalTransition(
+                f"job {self._job.id} {how} a transaction already",
+                hint="All that belongs to the job goes into one block: pass its connection on.",
+                id=self.job_id,
+            )
+        database = self._connected
+        self._open = True
+        try:
+            yield database
+        finally:
+            self._open = False
+
+    @property
+    def _connected(self) -> Database:
+        if self._database is None:
+            raise HoldfastError("this context has no database", hint="It was not made by a worker.")
+        return self._database
+
+    def _refuse_ended(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        if not in_transaction(connection):
+            raise IllegalTransition(
+                f"the transaction of job {self._job.id} was ended inside its block",
+                hint="Neither commit nor roll back in there: leave the block, or raise.",
+                id=self.job_id,
+            )
+
+    def _completion(self) -> Call[None]:
+        return calls.complete(self._job.id, self._job.lease, self._result)
+
+    # For the worker.
+
+    def remember(self, memory: Memory) -> None:
+        """What earlier attempts have done."""
+        self._steps = dict(memory.steps)
+        self._state = msgspec.json.decode(memory.state) if memory.state else {}
+
+    def receive(self, said: Note | Said) -> None:
+        """What the handler said in a process of its own."""
+        if isinstance(said, Note):
+            self.notes.note = said
+        else:
+            self.notes.receive(said)
+
+    @property
+    def has_spoken(self) -> bool:
+        return self.notes.note is not None or self.notes.has_events
+
+    def last_words(self, report: Report, written: Note | None) -> Report:
+        """The report, with what is to be written before it: events, and how far a failed attempt came."""
+        events = self.notes.unpublished()
+        note = None if report.outcome == "completed" else self.notes.progress(self.notes.note, written)
+        if not events and note is None:
+            return report
+        return msgspec.structs.replace(report, events=events, note=note)
+
+    def mark_cancelled(self) -> None:
+        """Tell the handler that its job is no longer its own; for the worker."""
+        self._cancelled = True
+
+
+def _short(field: str, value: object, length: int) -> str:
+    text = limits.text(field, value)
+    if len(text) > length:
+        raise limits.refused(field, value, f"must have at most {length} characters")
+    return text

@@ -1,0 +1,132 @@
+"""What a handler has said and its worker has yet to write: the newest note on its progress, and its events.
+
+Handlers say it from the loop, from threads and from processes of their own; the keeper reads it from its own
+thread, and a step writes it from the handler's. A note is only ever replaced; the events have a lock.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.calls import Claimed, Progress, Published
+from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.encoding import Unstorable, to_json
+from holdfast.values.errors import BadValue
+from holdfast.values.secret import MARK, secrets_in
+
+STAGE_LENGTH = 100
+MESSAGE_LENGTH = 1000
+STEP_LENGTH = 100
+DATA_LIMIT = 16 * 1024
+STATE_LIMIT = 16 * 1024
+EVENT_LIMIT = 10_000
+PORTION = 500
+
+
+class Note(NamedTuple):
+    """How far a job is. `state` is its checkpoint as JSON text; `step` is empty between two steps."""
+
+    percent: int | None = None
+    stage: str | None = None
+    message: str | None = None
+    step: str | None = None
+    state: str | None = None
+
+
+class Said(NamedTuple):
+    """An event of a handler; `data` is JSON text."""
+
+    number: int
+    name: str
+    data: str | None
+
+
+class Notes:
+    """All that one attempt says."""
+
+    __slots__ = ("_events", "_job", "_lock", "_number", "_told", "note")
+
+    def __init__(self, job: Claimed) -> None:
+        self._job = job
+        self._number = 0
+        self._told = False
+        self._lock = threading.Lock()
+        self._events: list[Said] = []
+        self.note: Note | None = None
+
+    def event(self, name: str, data: Any) -> Said | None:
+        """Remember an event; `None` if there are too many."""
+        limits.name("name", name)
+        if name.startswith("job."):
+            raise limits.refused("name", name, "events of this name are the queue's own; take another")
+        text = None if data is None else json_text("data", data, DATA_LIMIT)
+        with self._lock:
+            if self._number < EVENT_LIMIT:
+                self._number += 1
+                said = Said(self._number, name, text)
+                self._events.append(said)
+                return said
+            first, self._told = not self._told, True
+        if first:
+            emit("events.refused", job=self._job.id, task=self._job.task, limit=EVENT_LIMIT)
+        return None
+
+    def receive(self, said: Said) -> None:
+        """Remember what was said in another process, with the number that it got there."""
+        with self._lock:
+            self._events.append(said)
+
+    def progress(self, note: Note | None, written: Note | None) -> Progress | None:
+        """What is to be written of a note, if it is another one than was written before."""
+        if note is None or note is written:
+            return None
+        state = None if written is not None and note.state is written.state else note.state
+        return Progress(
+            self._job.id, self._job.lease, note.percent, note.stage, note.message, note.step, state
+        )
+
+    @property
+    def has_events(self) -> bool:
+        return bool(self._events)
+
+    def unpublished(self) -> list[Published]:
+        job_id, lease = self._job.id, self._job.lease
+        with self._lock:
+            return [Published(job_id, lease, *said) for said in self._events]
+
+    def published(self, events: Sequence[Published]) -> None:
+        """These are written, or never will be."""
+        if events:
+            last = events[-1].number
+            with self._lock:
+                self._events = [said for said in self._events if said.number > last]
+
+
+def portions(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
+    """As many as go well into one call."""
+    for begin in range(0, len(events), PORTION):
+        yield events[begin : begin + PORTION]
+
+
+def json_text(field: str, value: Any, limit: int) -> str:
+    """A value as JSON text that can be stored; raises `BadValue`."""
+    try:
+        text = to_json(value)
+    except Unstorable as trouble:
+        raise BadValue(f"{field}{trouble.path}: {trouble.reason}", field=field) from trouble
+    if len(text) > limit:
+        raise BadValue(
+            f"{field} has {len(text):,} bytes as JSON, and may have at most {limit:,}",
+            hint="Store it elsewhere and keep where it is.",
+            field=field,
+        )
+    if MARK.encode() in text and any(True for _ in secrets_in(msgspec.json.decode(text))):
+        raise BadValue(
+            f"{field} has a Secret in it, which would be kept in plain",
+            hint="Leave it out, or reveal() it if it may be seen.",
+            field=field,
+        )
+    return text.decode()

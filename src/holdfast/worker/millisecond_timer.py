@@ -1,0 +1,69 @@
+"""Wakes the event loop at each millisecond while many jobs rush through, so that short sleeps stay short.
+
+An event loop waits in whole milliseconds: one that lies down 0.1 ms before a handler's sleep is over gets up
+0.9 ms after it. A hundred handlers that sleep for one millisecond each are soon in step and all wait for
+that: a tenth of their time.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import sys
+import time
+
+from holdfast.worker.held import HeldJobs
+
+# How many jobs a second are worth a thousand ticks, which take 1 % of a core.
+BRISK = 5000
+MILLISECOND = 1_000_000
+# The loop's clock is cut off to milliseconds: what is due is due just after one.
+JUST_AFTER = 20_000
+TIMES_ARE_OF_THE_CLOCK = 1  # TFD_TIMER_ABSTIME
+
+
+class MillisecondTimer:
+    def __init__(self, held: HeldJobs) -> None:
+        self._held = held
+        self._timer: int | None = None
+
+    @property
+    def ticks(self) -> bool:
+        return self._timer is not None
+
+    def keep(self, pace: float) -> None:
+        """Tick at a brisk pace of so many jobs a second, and else be still."""
+        if pace < BRISK:
+            self.stop()
+        elif self._timer is None and self._held.running:
+            self._timer = _every_millisecond()
+            if self._timer is not None:
+                asyncio.get_running_loop().add_reader(self._timer, self._tick)
+
+    def stop(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            asyncio.get_running_loop().remove_reader(timer)
+            os.close(timer)
+
+    def _tick(self) -> None:
+        if self._timer is not None and self._held.running:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._timer, 8)
+        else:
+            self.stop()  # nobody sleeps
+
+
+def _every_millisecond() -> int | None:
+    """A descriptor that can be read at every millisecond of the clock; none where there is no such thing."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)  # from 3.13 on, Python itself has these two
+    timer: int = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+    if timer < 0:
+        return None  # too many files are open
+    first = (time.monotonic_ns() // MILLISECOND + 1) * MILLISECOND + JUST_AFTER
+    # The pause and the first time, each in seconds and nanoseconds.
+    times = (ctypes.c_long * 4)(0, MILLISECOND, *divmod(first, 10**9))
+    libc.timerfd_settime(timer, TIMES_ARE_OF_THE_CLOCK, times, None)
+    return timer

@@ -1,0 +1,145 @@
+"""What a worker says over HTTP: /healthz, /readyz, /metrics, /metrics/queues."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast.database import Database
+from holdfast.telemetry import subscribe
+from holdfast.telemetry.metrics import (
+    CONTENT_TYPE,
+    Family,
+    Metrics,
+    Overview,
+    exposition,
+    families_of,
+    questions,
+)
+from holdfast.worker.monitor import health
+from holdfast.worker.monitor.health import Condition
+from holdfast.worker.monitor.http import Address, Answer, Page, Server
+
+PULSE_SECONDS = 0.5
+# To count the jobs of a database takes it a moment: once for all who ask within this time.
+OVERVIEW_SECONDS = 5.0
+OVERVIEW_DEADLINE = 10.0
+
+
+@contextlib.contextmanager
+def served(address: Address | None, database: Database, condition: Callable[[], Condition]) -> Iterator[None]:
+    """Within the block, the pages of this worker are to be had there; without an address nothing is counted.
+
+    `condition` is asked from another thread than the worker's.
+    """
+    if address is None:
+        yield
+        return
+    metrics, pulse = Metrics(), Pulse()
+    pages = Pages(database, condition, metrics, pulse)
+    server = Server(address, pages.by_path())
+    unsubscribe = subscribe(metrics)
+    try:
+        server.start()
+        yield
+    finally:
+        server.stop()
+        unsubscribe()
+        pulse.stop()
+
+
+class Pages:
+    def __init__(
+        self, database: Database, condition: Callable[[], Condition], metrics: Metrics, pulse: "Pulse"
+    ) -> None:
+        self._database = database
+        self._condition = condition
+        self._metrics = metrics
+        self._pulse = pulse
+        self._born = time.time()
+        self._looking = asyncio.Lock()
+        self._overview = ""
+        self._seen_at: float | None = None
+
+    def by_path(self) -> dict[str, Page]:
+        return {
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+            "/metrics": self.metrics,
+            "/metrics/queues": self.queues,
+        }
+
+    async def healthz(self) -> Answer:
+        condition = self._condition()
+        return _verdict(condition, health.why_not_alive(condition, self._pulse.missed))
+
+    async def readyz(self) -> Answer:
+        condition = self._condition()
+        return _verdict(condition, health.why_not_ready(condition, self._pulse.missed))
+
+    async def metrics(self) -> Answer:
+        families = [
+            *self._metrics.families(),
+            *health.families_of(self._condition(), self._pulse.missed),
+            *_process(self._born),
+        ]
+        return Answer(200, exposition(families), CONTENT_TYPE)
+
+    async def queues(self) -> Answer:
+        """What stands in the database: the same on every worker, so one of them is asked."""
+        async with self._looking:
+            if self._seen_at is None or time.monotonic() - self._seen_at > OVERVIEW_SECONDS:
+                self._overview = await self._look()
+                self._seen_at = time.monotonic()
+            return Answer(200, self._overview, CONTENT_TYPE)
+
+    async def _look(self) -> str:
+        session = self._database.session(("application_name", "holdfast metrics"), deadline=OVERVIEW_DEADLINE)
+        try:
+            answers = [await session.run(question) for question in questions()]
+        finally:
+            await session.close()
+        return exposition(families_of(Overview(*answers)))
+
+
+class Pulse:
+    """Beats in the worker's loop, twice a second; a handler that blocks the loop makes it miss."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._beat()
+
+    @property
+    def missed(self) -> float:
+        """For how many seconds it should have beaten and has not; from any thread."""
+        return max(time.monotonic() - self._beaten_at - PULSE_SECONDS, 0.0)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+    def _beat(self) -> None:
+        self._beaten_at = time.monotonic()
+        self._next = self._loop.call_later(PULSE_SECONDS, self._beat)
+
+
+def _verdict(condition: Condition, why: list[str]) -> Answer:
+    said = {"worker": condition.worker or None, "name": condition.name}
+    if why:
+        return Answer.json(503, status="unavailable", why=why, **said)
+    return Answer.json(200, status="ok", **said)
+
+
+def _process(born: float) -> Iterator[Family]:
+    """What every Prometheus client says of its process, by the same names."""
+    cpu = Family("process_cpu_seconds_total", "counter", "User and system CPU time of this process.")
+    cpu.add(time.process_time())
+    yield cpu
+    start = Family("process_start_time_seconds", "gauge", "When this worker began, in seconds since 1970.")
+    start.add(born)
+    yield start
+    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux says it
+        memory = Family("process_resident_memory_bytes", "gauge", "Memory of this process.")
+        memory.add(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+        yield memory
