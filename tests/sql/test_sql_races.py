@@ -3,6 +3,7 @@
 import random
 
 import psycopg
+import pytest
 
 ROUNDS = 50
 
@@ -30,9 +31,9 @@ def test_a_recovery_steps_over_a_report_under_way(sql, other):
     assert sql.state(jobs[0].id) == "completed"
 
 
-def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_each_other(
-    sql, other, connect, clock
-):
+@pytest.fixture
+def overdue(sql, clock):
+    """A live worker with two jobs; the second has run longer than its timeout."""
     worker = sql.value("register")
     sql.enqueue_many(2)
     first, overdue = sorted(sql.claim(worker=worker), key=lambda job: job.id)
@@ -41,15 +42,36 @@ def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_
         sql.value("recover")  # so that it takes no silence for an outage
         clock.advance(seconds=1.8)
     sql.value("heartbeat", worker=worker)
-    recoverer = connect()
-    recoverer("set lock_timeout = '1ms'")
+    return worker, first, overdue
+
+
+@pytest.fixture
+def recoverer(connect):
+    """A session that fails if it waits."""
+    session = connect()
+    session("set lock_timeout = '1ms'")
+    return session
+
+
+def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_each_other(
+    sql, other, overdue, recoverer
+):
+    worker, first, late = overdue
     with sql.transaction(), other.transaction():
         sql("select from holdfast.job where id = %s for update", first.id)
         assert other.value("leave", worker=worker) == 1  # it skips the locked job
         assert recoverer.value("recover") == 0  # it skips the overdue job, which the worker gives back
-    assert (sql.state(first.id), sql.state(overdue.id)) == ("claimed", "pending")
+    assert (sql.state(first.id), sql.state(late.id)) == ("claimed", "pending")
     sql.value("recover")
     assert sql.state(first.id) == "pending"
+
+
+def test_a_recovery_of_an_overdue_job_does_not_wait_for_the_row_of_its_worker(sql, other, overdue, recoverer):
+    worker, first, late = overdue
+    with other.transaction():
+        other.value("heartbeat", worker=worker)
+        assert recoverer.value("recover") == 1
+    assert (sql.state(first.id), sql.state(late.id)) == ("claimed", "pending")
 
 
 def test_a_cancel_waits_for_a_completion_under_way_and_is_told_who_won(sql, other, background):
