@@ -23,7 +23,7 @@ CEILINGS = {
     "src": 23.1,
     "sql": 20.9,
     "docs": 7.4,
-    "readme": 5.2,
+    "readme": TARGET,
     "changelog": 3.1,
 }
 
