@@ -138,7 +138,7 @@ PATTERNS = (
     ),
     _pattern(
         "translated turn",
-        r"\bbut for\b|\bby \S+ ?%? (?:sooner|faster|slower)\b|\bnot so (?:in|if|with|for|where|when)\b"
+        r"(?<=[\w,] )but for\b|\bby \S+ ?%? (?:sooner|faster|slower)\b|\bnot so (?:in|if|with|for|where|when)\b"
         r"|\b(?:for|of|by) (?:those|it|itself|them|who) alone\b|\bas well be\b|\bis to be (?:had|found)\b"
         r"|\bwhat (?:becomes|became) of\b|\bgo(?:es)? before\b",
         bad="Nothing is stored but for the lane.",
