@@ -63,7 +63,7 @@ PATTERNS = (
     ),
     _pattern(
         "free object",
-        r"\b(?:of|from|by|behind|beside|past|with|on|than|but|because|if)"
+        r"(?<!depends )\b(?:of|from|by|behind|beside|past|with|on|than|but|because|if)"
         r" (?:who|what) (?:is|was|are|has|had|have|goes|comes|came|went|does|did|may|must|can|waits|needs)\b"
         r"|\b(?:whoever|whomever|whosoever|that which|those alone)\b",
         bad="An index of what is pending.",
@@ -79,7 +79,7 @@ PATTERNS = (
     _pattern(
         "archaic word",
         r"\b(?:anew|at hand|for ever|hence|thereby|whereby|therein|thereof|thereupon|whence|thence|lest"
-        r"|hitherto|forthwith|heretofore|naught|betimes|albeit|upon|of (?:ours|theirs|mine|yours))\b"
+        r"|hitherto|forthwith|heretofore|naught|betimes|albeit|upon|of (?:ours|theirs))\b"
         r"|^(?!.*\bneither\b).*\bnor\b",
         bad="A lost worker registers anew.",
         good="A lost worker registers again.",
