@@ -22,9 +22,9 @@ TARGET = 2.0
 CEILINGS = {
     "src": 23.1,
     "sql": 20.9,
-    "docs": 7.4,
+    "docs": TARGET,
     "readme": TARGET,
-    "changelog": 3.1,
+    "changelog": TARGET,
 }
 
 
@@ -274,7 +274,8 @@ def files_of(part: str) -> list[Path]:
         "src": sorted(source.rglob("*.py")),
         "sql": sorted(source.rglob("*.sql")),
         "docs": [
-            *(page for page in sorted(docs.rglob("*.md")) if page.parent != docs / "reference"),
+            # The pages made from the SQL comments and the commands' help are measured where they come from.
+            *sorted(set(docs.rglob("*.md")) - {docs / "reference" / "sql.md", docs / "reference" / "cli.md"}),
             source / "sql" / "README.md",
             HOUSE / "CONTRIBUTING.md",
             HOUSE / "SECURITY.md",
