@@ -20,7 +20,7 @@ HOUSE = Path(__file__).parents[2]
 TARGET = 2.0
 # The share that a part may have today. Lower a figure when its part has become better; never raise one.
 CEILINGS = {
-    "src": 23.1,
+    "src": 22.9,
     "sql": 20.9,
     "docs": TARGET,
     "readme": TARGET,
@@ -138,7 +138,7 @@ PATTERNS = (
     ),
     _pattern(
         "translated turn",
-        r"(?<=[\w,] )but for\b|\bby \S+ ?%? (?:sooner|faster|slower)\b|\bnot so (?:in|if|with|for|where|when)\b"
+        r"(?<=[\w,] )but for\b|\bby \S+ ?%? (?:sooner|faster|slower)\b|\bnot so (?:in|if|with|for|when)\b"
         r"|\b(?:for|of|by) (?:those|it|itself|them|who) alone\b|\bas well be\b|\bis to be (?:had|found)\b"
         r"|\bwhat (?:becomes|became) of\b|\bgo(?:es)? before\b",
         bad="Nothing is stored but for the lane.",
