@@ -27,6 +27,7 @@ SITE = DOCS / "site"  # settings, style sheet and logo
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s]+)(?=[)\s])")
 ELSEWHERE = re.compile(r"[a-z]+:")
 ENTRY = re.compile(r"- \[(?P<title>.+?)\]\((?P<target>[^)\s]+)\)")
+HOME = "---\nhide:\n  - navigation\n  - path\n---\n"  # it lists all pages itself
 LANGUAGES = {".py": "python", ".sql": "sql", ".toml": "toml", ".ini": "ini", ".sh": "sh", "": "text"}
 
 
@@ -68,7 +69,8 @@ def page(file: Path) -> tuple[str | None, set[Path]]:
     if file.is_dir():
         return folder_page(file)
     if file.suffix == ".md":
-        return relinked(file, file.read_text(encoding="utf-8"))
+        text, linked = relinked(file, file.read_text(encoding="utf-8"))
+        return (HOME + text if file == DOCS / "index.md" else text), linked
     return (source_page(file) if file.suffix in LANGUAGES else None), set()
 
 
