@@ -5,7 +5,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-matrix reference clean
+.PHONY: help demo test lint format test-matrix reference docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -16,17 +16,23 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch .venv
 
+# Apart, so that `make demo` need not wait for it.
+$(BIN)/zensical: .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 demo: .venv  ## watch jobs run, fail, retry and finish on an embedded PostgreSQL
 	@$(BIN)/holdfast demo
 
 test: lint  ## lint, then every test, on an embedded PostgreSQL; most of the time they wait, so two at once
 	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
-lint: .venv  ## style, types and the layers of the house
+lint: .venv $(BIN)/zensical  ## style, types, the layers of the house and the links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/build_site.py
 
 format: .venv  ## rewrite the files in the house style
 	$(BIN)/ruff check --fix .
@@ -34,6 +40,9 @@ format: .venv  ## rewrite the files in the house style
 
 reference: .venv  ## write the reference pages that are made from the code
 	$(BIN)/python docs/generate_reference.py
+
+docs: .venv $(BIN)/zensical  ## build the documentation site; it opens from disk: build/site/index.html
+	$(BIN)/python docs/build_site.py
 
 clean:  ## remove the environment and every cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist

@@ -12,7 +12,7 @@ from holdfast.demo.verdict import Verdict
 READ_ON = """
   The tasks you saw    {jobs}
   The first of yours   README.md
-  How it all works     docs/"""
+  How it all works     the tutorial and the guides: make docs"""
 
 
 def print_summary(console: Console, verdicts: Sequence[Verdict], *, jobs_ended: int, seconds: float) -> None:

@@ -297,7 +297,7 @@ class NotAllowed(HoldfastError):
     """The role that this process logs in as may not do this."""
 
     sqlstate = "42501"
-    hint = "docs/operations/security.md says which of the holdfast_ roles may; some things the owner alone."
+    hint = 'The guide "Security" lists what each of the holdfast_ roles may do. Some calls need the owner.'
 
 
 class Unsuccessful(HoldfastError):

@@ -402,7 +402,7 @@ as $$
   select
     'info',
     format('About %s jobs a second end here in the busiest hour. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
-    'docs/operations/sizing.md says which option pays at which volume.',
+    'The guide "Sizing" says which option pays at which volume.',
     jsonb_build_object('jobs_per_second', round(s.rate))
   from seen s
   join advice a on s.rate > a.above and a.needed
