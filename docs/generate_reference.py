@@ -1,9 +1,9 @@
-"""Writes the pages of the reference that the code already knows: the SQL functions and the command line.
+"""Write the generated pages of the reference: the SQL functions and the command line.
 
     .venv/bin/python docs/generate_reference.py
 
-The SQL page is made of the comments in a freshly installed schema, the other one of the commands' own help.
-A test holds both pages against what this would write.
+The SQL page comes from the comments in a freshly installed schema, the other page from the help of the
+commands. A test compares both pages with the output of this script.
 """
 # ruff: noqa: INP001 - a script beside the pages, not a package
 
@@ -25,15 +25,15 @@ WIDTH = 100
 SQL_INTRODUCTION = """\
 # SQL functions
 
-What can be called in the schema `holdfast`, as the database itself describes it (`comment on`). Functions
-take named arguments: `holdfast.fail(id => …, lease => …, error => …)`. What is not listed is internal and may
-change in any release. [From SQL and other languages](../guides/sql.md) shows them at work.
+These functions are the interface in the schema `holdfast`. The descriptions are the comments in the database.
+Functions take named arguments: `holdfast.fail(id => …, lease => …, error => …)`. All other functions are
+internal and may change in any release. [From SQL and other languages](../guides/sql.md) has examples.
 """
 CLI_INTRODUCTION = """\
 # Command line
 
-What each command says about itself. [The guide](../guides/command-line.md) has the rest: exit codes, JSON,
-how durations and times are written.
+This page has the help of each command. [The guide](../guides/command-line.md) explains exit codes, JSON, and
+the format of durations and times.
 """
 
 GROUPS = {
@@ -109,7 +109,7 @@ class Relation(NamedTuple):
 
 
 def sql_page(connection: psycopg.Connection[Any]) -> str:
-    """The reference of the SQL interface, as the database itself describes it."""
+    """Return the reference of the SQL interface, from the comments in the database."""
     functions = [Function(*row) for row in connection.execute(FUNCTIONS)]
     relations = [Relation(*row) for row in connection.execute(RELATIONS)]
     return "\n".join(
@@ -127,7 +127,7 @@ def sql_page(connection: psycopg.Connection[Any]) -> str:
             "",
             "## The tables",
             "",
-            "Holdfast's own: look, but write only where [settings](settings.md) says so.",
+            "The tables are internal. Write to them only where [settings](settings.md) allows it.",
             "",
             "| table | holds |",
             "|---|---|",
@@ -168,13 +168,13 @@ def _signature(function: Function) -> str:
 
 
 def _broken(text: str) -> str:
-    """A list in parentheses, one item a line; anything else as it is."""
+    """Break a list in parentheses into one item per line; return any other text unchanged."""
     opening, parenthesis, items = text.removesuffix(")").partition("(")
     return f"{opening}(\n  {items.replace(', ', f',{chr(10)}  ')}\n)" if parenthesis and items else text
 
 
 def _plain(text: str) -> str:
-    """As a person would write it, without the casts that pg_get_function_arguments adds."""
+    """Return the text without the casts that pg_get_function_arguments adds."""
     text = text.replace("timestamp with time zone", "timestamptz")
     text = re.sub(r"(NULL|'[^']*')::[a-z ]+(\[\])?", r"\1", text)
     return re.sub(r"DEFAULT|NULL|SETOF|TABLE", lambda word: word[0].lower(), text)
@@ -201,7 +201,7 @@ def _state_row(name: str, terminal: bool, claimable: bool, successors: list[str]
 
 
 def cli_page() -> str:
-    """The reference of the command line: what each command says about itself."""
+    """Return the reference of the command line, from the help of each command."""
     sections = [
         f"## {title}\n\n" + "\n".join(_command([name]) for name in names) for title, names in COMMANDS.items()
     ]
@@ -209,7 +209,7 @@ def cli_page() -> str:
 
 
 def _command(path: list[str]) -> str:
-    # With their own settings, as click makes them for a call: a command remembers its help option.
+    # Each context gets settings of its own, as in a call by click: a command stores its help option.
     settings = {**root.context_settings, "terminal_width": WIDTH, "max_content_width": WIDTH}
     context = click.Context(root, info_name="holdfast", **settings)
     command: click.Command = root
@@ -226,7 +226,7 @@ def _command(path: list[str]) -> str:
 
 
 def _own(command: click.Command) -> dict[str, Any]:
-    # What a command says about parsing is an attribute of it, not of its context.
+    # The parsing settings of a command are attributes of it, not of its context.
     parsing = {"ignore_unknown_options", "allow_interspersed_args", "allow_extra_args"}
     return {name: value for name, value in command.context_settings.items() if name not in parsing}
 

@@ -1,8 +1,8 @@
-"""A first task: declared, enqueued, run.
+"""Declare, enqueue and run a first task.
 
     python examples/first_task.py
 
-Without HOLDFAST_DSN a private PostgreSQL is started for it, and kept for the next time.
+Without HOLDFAST_DSN it starts a private PostgreSQL, whose data is kept for the next run.
 """
 
 from holdfast import Holdfast

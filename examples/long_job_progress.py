@@ -1,9 +1,9 @@
-"""A long media job with stages, and somebody who watches it.
+"""Run a long media job with stages, and watch it.
 
     python examples/long_job_progress.py
 
-`ctx.progress` only touches memory, so it may stand in a tight loop: the worker writes the newest note of each
-job twice a second. Whoever looks (Python, SQL, the command line) sees it in the view `holdfast.jobs`.
+`ctx.progress` only touches memory, so it may stand in a tight loop: the worker writes the newest report of
+each job twice a second. Python, SQL and the command line read it from the view `holdfast.jobs`.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ seen = {stage: asyncio.Event() for stage in STAGES}
 async def convert(video: str, ctx: Context) -> dict[str, str]:
     for done, stage in enumerate(STAGES):
         ctx.progress(100 * done / len(STAGES), stage=stage, message=video)
-        # Here an hour of work would be done. In this example a stage lasts until somebody has seen it.
+        # A real job would work for an hour here. In this example a stage lasts until the watcher has seen it.
         await seen[stage].wait()
     return {"stored": video.replace(".mov", ".mp4")}
 

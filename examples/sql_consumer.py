@@ -1,8 +1,8 @@
-"""A consumer that speaks nothing but SQL: what a worker in any other language does.
+"""Consume jobs with plain SQL, as a worker in any other language does.
 
     python examples/sql_consumer.py
 
-register, claim, heartbeat, complete or fail, sleep, listen, leave. Python's Holdfast is used once, to have a
+register, claim, heartbeat, complete or fail, sleep, listen, leave. Python's Holdfast is used once, to get a
 database; everything after that is a statement that any driver can send.
 """
 
@@ -24,16 +24,16 @@ def handle(payload: dict[str, str]) -> dict[str, int]:
 
 
 def work_off(conn: Connection[DictRow], worker: UUID) -> None:
-    """Claim and report until nothing is left."""
+    """Claim and report until no job is left."""
     while True:
-        # The lease is ours to make, so that after a lost reply we could ask holdfast.claimed(worker, lease).
+        # The consumer makes the lease, so that it can ask holdfast.claimed(worker, lease) after a lost reply.
         claim = "select * from holdfast.claim(worker => %s, lease => %s, queues => %s, amount => 10)"
         jobs = conn.execute(claim, [worker, uuid4(), [QUEUE]]).fetchall()
         if not jobs:
             return
         for job in jobs:
             report(conn, job)
-        # In a loop that runs for long, a thread sends this every few seconds.
+        # In a long loop, a thread sends this every few seconds.
         conn.execute("select holdfast.heartbeat(%s)", [worker])
 
 
@@ -67,7 +67,7 @@ def main(dsn: str) -> None:
         conn.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         work_off(conn, worker)
 
-        # Nothing left: say so, look once more (what came in between sent no notification), then wait.
+        # No job is left: declare it, look once more (a job in between sent no notification), then wait.
         conn.execute("select holdfast.sleep(%s)", [worker])
         work_off(conn, worker)
         with psycopg.connect(dsn, autocommit=True) as producer:

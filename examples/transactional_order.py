@@ -1,9 +1,9 @@
-"""An order and its confirmation, in one transaction: both exist or neither does.
+"""Write an order and enqueue its confirmation in one transaction: both exist or neither does.
 
     python examples/transactional_order.py
 
-The job is enqueued on the connection that writes the order. No outbox, no second phase, nothing to clean up
-when the transaction fails half way.
+The job is enqueued on the connection that writes the order. There is no outbox and no second phase, and
+nothing to clean up when the transaction fails half way.
 """
 
 from uuid import UUID
@@ -25,7 +25,7 @@ def confirm(order_id: int) -> str:
     return f"dear {customer}, we received your order over {total}"
 
 
-class OutOfStock(Exception):  # noqa: N818 - what a shop would call it
+class OutOfStock(Exception):  # noqa: N818 - the name that a shop would use
     pass
 
 

@@ -1,8 +1,8 @@
-"""Work that somebody waits for, beside a backfill: the same task, another priority.
+"""Run a task for a waiting user before a backfill of the same task, by its priority.
 
     python examples/user_and_backfill.py
 
-The backfill was there first. Whoever asks later with a higher priority still goes first.
+The backfill was enqueued first. The later job has a higher priority and runs first.
 """
 
 from holdfast import Context, Holdfast, Priority
@@ -21,7 +21,7 @@ def main() -> None:
     thumbnail.options(priority=Priority.SYSTEM).enqueue(picture="found-missing.png")
     thumbnail.options(priority=Priority.USER + 1).enqueue(picture="of-a-paying-user.png")
 
-    hf.worker(concurrency=1).run(drain=True)  # one at a time, so that the order can be seen
+    hf.worker(concurrency=1).run(drain=True)  # one at a time, to show the order
 
 
 if __name__ == "__main__":

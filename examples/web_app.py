@@ -1,11 +1,11 @@
-"""A page that starts a job and shows it at work: stage, bar, time left, cancel.
+"""Serve a page that starts a job and shows its stage, progress bar and time left, with a cancel button.
 
     pip install holdfast[embedded] starlette uvicorn
     python examples/web_app.py                      # then open http://127.0.0.1:8000
 
-The form enqueues a job and leads to the page of that job, whose address is all there is to remember: the page
-can be reloaded, bookmarked, or opened by somebody else. It follows the job over server-sent events. Here the
-worker lives in the same process; in earnest it is `holdfast worker web_app:hf` in others.
+The form enqueues a job and leads to the page of that job. The page needs only its address: it can be
+reloaded, bookmarked, or opened by another user. It follows the job over server-sent events. Here the worker
+runs in the same process; in production it is `holdfast worker web_app:hf` in separate processes.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ async def render(title: str, pages: int, ctx: Context) -> str:
     return f"{title}, {pages} pages"
 
 
-# What people see.
+# The pages.
 
 
 async def start_page(_request: Request) -> Response:
@@ -90,9 +90,9 @@ async def film(request: Request) -> Response:
 
 
 async def progress(request: Request) -> Response:
-    """The job, again whenever it has changed, until it has ended or the page is closed."""
+    """Send the job whenever it has changed, until it has ended or the page is closed."""
     job = hf.job(request.path_params["id"])
-    await job.arefresh()  # a job that is not there is told before the stream begins
+    await job.arefresh()  # an unknown job raises before the stream begins
 
     async def stream() -> AsyncIterator[str]:
         async for now in job.awatch(poll=0.2):
@@ -141,7 +141,7 @@ async def _not_there(_request: Request, _error: Exception) -> Response:
 
 @contextlib.asynccontextmanager
 async def _working(_app: Starlette) -> AsyncIterator[None]:
-    """A worker beside the pages, for as long as they are served."""
+    """Run a worker while the pages are served."""
     worker = await asyncio.to_thread(hf.worker, queues=["films"], grace=1)
     working = asyncio.create_task(worker.arun())
     try:

@@ -1,9 +1,9 @@
-"""A small shop, to be tested: an order is paid and confirmed, and a week later its customer is asked.
+"""A small shop for the tests: an order is paid and confirmed, and a week later its customer is asked.
 
     pip install 'holdfast[embedded]' pytest
     pytest examples/testing
 
-The tests use a database of their own. This module alone would use the one that HOLDFAST_DSN names.
+The tests use a database of their own. Outside of them, this module uses the database in HOLDFAST_DSN.
 """
 
 from datetime import timedelta
@@ -13,7 +13,7 @@ from holdfast import Context, Holdfast
 
 hf = Holdfast()
 
-# These stand for a bank, which takes a key with each payment, and for a mail server.
+# These represent a bank, which takes a key with each payment, and a mail server.
 payments: dict[UUID, int] = {}
 letters: list[str] = []
 

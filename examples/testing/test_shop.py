@@ -1,4 +1,4 @@
-"""The shop, on a real PostgreSQL: what it enqueues, what comes of it, and what a crash does to it."""
+"""Test the shop on a real PostgreSQL: its jobs, their results, and a crash."""
 
 import asyncio
 from datetime import timedelta

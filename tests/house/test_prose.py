@@ -277,6 +277,7 @@ def files_of(part: str) -> list[Path]:
             # The pages made from the SQL comments and the commands' help are measured where they come from.
             *sorted(set(docs.rglob("*.md")) - {docs / "reference" / "sql.md", docs / "reference" / "cli.md"}),
             source / "sql" / "README.md",
+            *sorted((HOUSE / "examples").rglob("*.py")),
             HOUSE / "CONTRIBUTING.md",
             HOUSE / "SECURITY.md",
             HOUSE / "bench" / "README.md",
