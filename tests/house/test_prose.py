@@ -1,4 +1,4 @@
-"""Keeps the prose plain: the share of sentences that read as archaic or translated stays small.
+"""Keep the prose plain: few sentences may read as archaic or translated.
 
 `python tests/house/test_prose.py [paths]` prints the marked sentences with their file and line.
 """
@@ -30,7 +30,7 @@ CEILINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A habit of speech, with a sentence that has it and one that says the same plainly."""
+    """A phrase to avoid, with a sentence that has it and one that says the same plainly."""
 
     name: str
     matches: re.Pattern[str]
@@ -46,10 +46,8 @@ class Sentence:
     kind: str  # docstring: the first of one; fragment: a heading or a table cell; text
 
 
-def _pattern(
-    name: str, expression: str, *, bad: str, good: str, only: str | None = None, exact: bool = False
-) -> Pattern:
-    return Pattern(name, re.compile(expression, 0 if exact else re.IGNORECASE), bad, good, only)
+def _pattern(name: str, expression: str, *, bad: str, good: str, only: str | None = None) -> Pattern:
+    return Pattern(name, re.compile(expression, re.IGNORECASE), bad, good, only)
 
 
 PATTERNS = (
@@ -167,6 +165,7 @@ def _is(kind: str, wanted: str) -> bool:
 _CODE = re.compile(r"``.*?``|`[^`]*`", re.DOTALL)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)", re.DOTALL)
 _END = re.compile(r"(?<=[.!?])[)\"'*_]*\s+(?=[\"'(*_`A-Z0-9])")
+_DRAWING = re.compile(r"[─│┌┐└┘├┤┬┴┼═►◄▲▼▸]")
 _ABBREVIATION = re.compile(r"\b(?:e\.g|i\.e|etc|vs|cf)\.$")
 
 
@@ -185,7 +184,7 @@ def sentences(paragraph: str, line: int, kind: str) -> Iterator[Sentence]:
 
 
 def of_markdown(text: str, line: int = 1) -> Iterator[Sentence]:
-    """Read paragraphs, list items, headings and the cells of tables; leave out fenced code."""
+    """Read paragraphs, list items, headings and the cells of tables; leave out fenced code and drawings."""
     text = re.sub(
         r"^ *```.*?^ *```$", lambda c: "\n" * c[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE
     )
@@ -195,7 +194,8 @@ def of_markdown(text: str, line: int = 1) -> Iterator[Sentence]:
         item = re.match(r"\s*(?:[-*+]|\d+\.)\s+|\s*>\s?", row)
         heading = re.match(r"#+ ", row)
         table = row.lstrip().startswith("|")
-        if block and (not row.strip() or item or heading or table):
+        drawing = _DRAWING.search(row)
+        if block and (not row.strip() or item or heading or table or drawing):
             yield from sentences("\n".join(block), first, "text")
             block = []
         if heading:
@@ -203,7 +203,7 @@ def of_markdown(text: str, line: int = 1) -> Iterator[Sentence]:
         elif table:
             for cell in re.split(r"(?<!\\)\|", row):
                 yield from sentences(cell, number, "text" if cell.rstrip().endswith(".") else "fragment")
-        elif row.strip():
+        elif row.strip() and not drawing:
             if not block:
                 first = number
             block.append(row[item.end() :] if item else row)
@@ -305,7 +305,7 @@ def marked(file: Path) -> Iterator[str]:
 def test_a_part_is_written_in_plain_english(part):
     found = [sentence for file in files_of(part) for sentence in read(file)]
     share = 100 * sum(bool(marks(sentence)) for sentence in found) / len(found)
-    assert share <= CEILINGS[part], "see: python tests/house/test_prose.py"
+    assert share <= CEILINGS[part], "run: python tests/house/test_prose.py"
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
