@@ -7,11 +7,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutants import HOUSE, MUTANTS, SQL, Mutant
+from mutants import HOUSE, MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_finds_its_guard_once_and_its_tests(mutant: Mutant):
-    assert (HOUSE / SQL / mutant.file).read_text().count(mutant.guard) == 1
+    assert (HOUSE / mutant.file).read_text().count(mutant.guard) == 1
     for test in mutant.tests.split():
         assert (HOUSE / "tests" / test.partition("::")[0]).is_file()

@@ -63,6 +63,19 @@ def test_a_mistake_of_ours_is_found_when_the_files_load(make_plan, texts, compla
         make_plan(**texts)
 
 
+def test_function_files_are_found_in_folders_and_known_by_their_name_alone(tmp_path):
+    for name in ("migrations", "functions/core", "functions/duties"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "functions/core/claim.sql").write_text("-- holdfast: after advance\nselect 1;")
+    (tmp_path / "functions/duties/advance.sql").write_text("select 1;")
+
+    assert names(schema.load(tmp_path)) == ["bootstrap", "advance", "claim"]
+
+    (tmp_path / "functions/duties/claim.sql").write_text("select 1;")
+    with pytest.raises(ValueError, match=r"claim\.sql: two folders have a file of this name"):
+        schema.load(tmp_path)
+
+
 def test_line_endings_do_not_change_a_checksum(tmp_path):
     checksums = set()
     for ending in ("\n", "\r\n"):

@@ -23,6 +23,8 @@ RELEASES = released.releases()
 LEFT_FOR_CALLS_UNDER_WAY: dict[str, set[str]] = {
     "0.1.0": {
         "advance_eagerly(bigint)",
+        "arrival()",
+        "birth()",
         "drop_partitions(timestamp with time zone)",
         "duty_lock(text)",
         "give_back(uuid[],uuid[],text[],text[],text[],boolean[],interval[],timestamp with time zone)",
@@ -32,7 +34,16 @@ LEFT_FOR_CALLS_UNDER_WAY: dict[str, set[str]] = {
         "take_back(uuid[],timestamp with time zone)",
         "use_id(uuid,text,jsonb,timestamp with time zone)",
         "wake(integer[])",
-    }
+    },
+    "0.2.0": {
+        "arrival()",
+        "birth()",
+        "is_newborn(holdfast.job)",
+        "refuse_arrival(holdfast.job)",
+        "refuse_birth(uuid,text)",
+        "refuse_leaving()",
+        "welcome(integer,text,text,integer)",
+    },
 }
 
 # Each function that another one calls in its body, with these callers. `tick` calls each duty in an exception

@@ -1,6 +1,6 @@
 """What only a client can see of what is wrong: the schema, the way to the server, two clocks.
 
-The rest is looked at by the database itself, in `sql/functions/doctor.sql`.
+The rest is looked at by the database itself, in `sql/functions/inspect/doctor.sql`.
 """
 
 import statistics

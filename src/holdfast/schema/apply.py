@@ -62,7 +62,7 @@ def apply(
 ) -> list[str]:
     """Bring the database up to this release; return the names of the files that ran.
 
-    With `roles`, also make the roles of those who use it (see functions/roles.sql) and let them in.
+    With `roles`, also make the roles of those who use it (see functions/operate/roles.sql) and let them in.
 
     A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
     it then steps aside for as long and tries again, until its file has had `patience`. Raises

@@ -2,7 +2,7 @@
 
     sql/bootstrap.sql       the schema and the table `migration`, where the rest is recorded
     sql/migrations/*.sql    run once each, by number
-    sql/functions/*.sql     run again whenever their text changes
+    sql/functions/*/*.sql   run again whenever their text changes
 
 The first line of a file may declare something:
 
@@ -189,8 +189,8 @@ def _end_of_comment(text: str, end: int) -> int:
 
 
 def _read(kind: Kind, folder: Path | Traversable) -> list[File]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    files = [File(kind, name.removesuffix(".sql"), _text(folder / name)) for name in names]
+    entries = sorted(_sql_files(folder), key=lambda entry: entry.name)
+    files = [File(kind, entry.name.removesuffix(".sql"), _text(entry)) for entry in entries]
     together: File | None = None
     for file, previous in zip(files, [None, *files], strict=False):
         if wrong := _mistake(file, previous, known={other.name for other in files}):
@@ -199,6 +199,15 @@ def _read(kind: Kind, folder: Path | Traversable) -> list[File]:
             raise ValueError(f"{file.name}.sql: it would run in the transaction of {together.name}.sql")
         together = file if file.with_functions else together
     return files
+
+
+def _sql_files(folder: Path | Traversable) -> Iterator[Path | Traversable]:
+    """Find the SQL files of a folder and of the folders in it."""
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _sql_files(entry)
+        elif entry.name.endswith(".sql"):
+            yield entry
 
 
 def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
@@ -210,6 +219,8 @@ def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
         return f"this is no name for a {file.kind}"
     if file.kind == "migration" and previous and previous.name[:4] == file.name[:4]:
         return f"{previous.name}.sql has the same number"
+    if previous and previous.name == file.name:
+        return "two folders have a file of this name"
     if not re.fullmatch(declares, file.declares):
         return f"a {file.kind} cannot declare '{file.declares}'"
     if unknown := sorted(set(file.after) - known):

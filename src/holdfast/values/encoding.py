@@ -5,7 +5,7 @@ surrogate, and msgspec writes NaN and infinity as `null`. And what Python writes
 decoders give up at a depth, and at many digits. All of these are found here, before a job is enqueued or an
 outcome is written, at the price of a few substring searches for a value without them.
 
-The database checks again (`sql/functions/check.sql`). A value that it stored before it did so is read by
+The database checks again (`sql/functions/core/check.sql`). A value that it stored before it did so is read by
 `shown`, which puts a note in its place.
 """
 

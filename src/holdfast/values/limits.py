@@ -1,6 +1,6 @@
 """What a name, a number or a time may be, checked before anything travels.
 
-The database checks again and has the last word (`sql/functions/check.sql`); the same rules stand here
+The database checks again and has the last word (`sql/functions/core/check.sql`); the same rules stand here
 so that a mistake shows at the line that made it, without a round trip. Each function returns the value
 in its one form, or raises an error that names the field, the value and the limit.
 """

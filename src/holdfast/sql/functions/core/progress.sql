@@ -9,7 +9,6 @@
 -- With `skip_locked` it waits for no other transaction: a job that one has locked is
 -- returned with `locked` true, and nothing is written of it. All that write what hangs
 -- on a job have locked its row, so this one lock shows whether any of them is open.
-drop function if exists holdfast.start(uuid[], uuid[], double precision[]); -- as it was in 0.1
 create or replace function holdfast.start(
   ids uuid[],
   leases uuid[],
@@ -95,7 +94,6 @@ as $$
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 
-drop function if exists holdfast.progress(uuid, uuid, integer, text, text); -- without a step
 create or replace function holdfast.progress(
   id uuid,
   lease uuid,
@@ -140,7 +138,6 @@ comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
 -- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
 -- that another transaction has locked, of which nothing was written.
 -- A step that is an empty text has ended.
-drop function if exists holdfast.progress_many(uuid[], uuid[], integer[], text[], text[]); -- without steps
 create or replace function holdfast.progress_many(
   ids uuid[],
   leases uuid[],

@@ -1,33 +1,21 @@
 -- holdfast: after notify, retire
--- The database itself refuses what must never happen to a job, whoever asks:
--- an illegal change of state, a place in a lane that a head may have passed, a
--- row that vanishes other than through our functions.
+-- Refuse changes to jobs that must never happen: an illegal change of state, a place in
+-- a lane that a head may have passed, a deleted row.
 --
--- Hands write `job`, our functions write `live`, which is its one partition: they
--- are the same rows. A trigger for a whole statement belongs to the table that the
--- statement names, so what is checked of all others costs our functions nothing.
--- (To keep the new rows of a statement at hand for such a trigger costs 27 µs, a
--- quarter of an enqueue, and to ask for each row whether it is to be checked a
--- fifteenth of a claim.) Nobody else has rights on `live`.
-drop trigger if exists job_leaves_by_the_door on holdfast.live;
-drop trigger if exists job_arrival on holdfast.live;
-drop trigger if exists job_guard on holdfast.live;
-
--- There are no check constraints on `live`, and hardly a WHEN clause: each
--- is parsed anew by every statement, and with all the rules in them that made up
--- a third of the time that it takes to claim a single job. (0.1 had them.)
-alter table holdfast.live
-  drop constraint if exists "a live job is scheduled, pending or claimed",
-  drop constraint if exists "a claimed job and no other has a lease and a worker",
-  drop constraint if exists "a scheduled job has a time",
-  drop constraint if exists "attempts are counted from 0",
-  drop constraint if exists "max_attempts is between 1 and 32767";
+-- Other programs write to `job`, and our functions write to `live`, its only partition.
+-- A statement-level trigger fires only for the table that the statement names. So these
+-- checks cost our functions nothing, and no other role has rights on `live`. A transition
+-- table on `live` would cost each enqueue 27 µs, a quarter of its time. A row-level check
+-- would cost a fifteenth of a claim.
+--
+-- `live` has no check constraints and only one WHEN clause. Each statement parses them
+-- again: the check constraints of 0.1 took a third of the time of a single claim.
 
 create or replace function holdfast.guard()
 returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
-set enable_nestloop = off -- the plan is made for the first update of a session, which may be of one row
+set enable_nestloop = off -- the plan is made for the first update of a session, which may change one row
 as $$
 declare
   wrong record;
@@ -70,7 +58,7 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.guard() is 'Refuse what must never happen to a job.';
+comment on function holdfast.guard() is 'Refuse updates of jobs that change a state illegally, reuse an id or a place, or break a rule.';
 
 create or replace function holdfast.refuse_place(id uuid, old_seq bigint, new_seq bigint)
 returns void
@@ -84,9 +72,10 @@ begin
     hint = 'One that becomes pending or changes lane needs a new nextval(''holdfast.job_seq'').';
 end
 $$;
-comment on function holdfast.refuse_place(uuid, bigint, bigint) is 'Raise the error for a job that would not stand behind its old place.';
+comment on function holdfast.refuse_place(uuid, bigint, bigint) is
+  'Raise the error for a job whose new place is not behind its old one.';
 
--- For our own functions, before they give out new places: somebody may have reset the sequence.
+-- Our functions call this before they give out new places, since the sequence may have been reset.
 create or replace function holdfast.check_places(ids uuid[])
 returns void
 language sql stable
@@ -96,9 +85,9 @@ as $$
   from (select j.id, j.seq from holdfast.live j where j.id = any(ids) order by j.seq desc limit 1) j
   join (select s.last_value + s.is_called::integer as next from holdfast.job_seq s) s on s.next <= j.seq
 $$;
-comment on function holdfast.check_places(uuid[]) is 'Refuse new places for these jobs that would not be behind their old ones.';
+comment on function holdfast.check_places(uuid[]) is 'Refuse to move these jobs if their next places are not behind their old ones.';
 
--- Raise what every live job must be, if this one is not: as a check constraint would.
+-- Raise the error that a check constraint would raise, if a job breaks a rule of live jobs.
 create or replace function holdfast.refuse_broken(new holdfast.job)
 returns void
 language plpgsql immutable
@@ -124,10 +113,9 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.refuse_broken(holdfast.job) is 'Raise the error for a job that breaks a rule of every live job.';
+comment on function holdfast.refuse_broken(holdfast.job) is 'Raise an error if a job breaks a rule of live jobs.';
 
-drop function if exists holdfast.refuse_change() cascade; -- what the guard was called in 0.1
-create or replace function holdfast.refuse_leaving()
+create or replace function holdfast.refuse_delete()
 returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp
@@ -140,33 +128,32 @@ begin
     hint = 'Use holdfast.cancel(id) or a worker''s report.';
 end
 $$;
-comment on function holdfast.refuse_leaving() is 'Raise the error for a row that vanishes other than through our functions.';
+comment on function holdfast.refuse_delete() is 'Raise the error for a job that is deleted other than by our functions.';
 
--- Functions of earlier releases, which may be at work during an upgrade, delete from `job` by this door.
+-- Functions of 0.1 delete from `job` and call this first. They may still run while a database of 0.1 is upgraded.
 create or replace function holdfast.door(is_open boolean)
 returns void
 language sql volatile
 as $$
   select set_config('holdfast.door', case when is_open then 'open' else '' end, true)
 $$;
-comment on function holdfast.door(boolean) is 'Let the next statements delete from holdfast.job, or no longer.';
+comment on function holdfast.door(boolean) is 'Let the next statements of this transaction delete from holdfast.job, or not.';
 
-create or replace trigger job_leaves_by_the_door
+create or replace trigger job_refuse_delete
 before delete on holdfast.job
 for each statement when (current_setting('holdfast.door', true) is distinct from 'open')
-execute function holdfast.refuse_leaving();
+execute function holdfast.refuse_delete();
 
 create or replace trigger job_is_not_truncated
 before truncate on holdfast.job
-for each statement execute function holdfast.refuse_leaving();
+for each statement execute function holdfast.refuse_delete();
 
 create or replace trigger job_is_not_truncated
 before truncate on holdfast.live
-for each statement execute function holdfast.refuse_leaving();
+for each statement execute function holdfast.refuse_delete();
 
--- A new job is pending, or scheduled if it is due later; nothing else may be
--- said at its birth, whatever the path it comes by.
-create or replace function holdfast.birth()
+-- A new job is pending, or scheduled if it is due later. An insert in any other state is refused.
+create or replace function holdfast.set_first_state()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
@@ -175,57 +162,57 @@ declare
   now_at timestamptz := holdfast.clock();
 begin
   if new.state <> 'pending' then
-    perform holdfast.refuse_birth(new.id, new.state);
+    perform holdfast.refuse_first_state(new.id, new.state);
   elsif holdfast.due_time(new.run_at, null, now_at) > now_at then
     new.state := 'scheduled';
   end if;
   return new;
 end
 $$;
-comment on function holdfast.birth() is 'Make a new job that is due later scheduled.';
+comment on function holdfast.set_first_state() is 'Make a new job scheduled if it is due later, and refuse other states.';
 
-create or replace trigger job_birth
+create or replace trigger job_first_state
 before insert on holdfast.live
 for each row when (new.run_at is not null or new.state <> 'pending')
-execute function holdfast.birth();
+execute function holdfast.set_first_state();
 
--- What every insert is held to, also a bulk COPY that calls no function of
--- ours; enqueue() does all of this itself. Once per statement, not for each row.
-create or replace function holdfast.arrival()
+-- Check the jobs that a statement inserts into `job`, such as a COPY, once per statement.
+-- enqueue() does these checks itself and inserts into `live`.
+create or replace function holdfast.check_inserted()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 declare
-  come record;
-  welcome boolean;
+  batch record;
+  accepted boolean;
 begin
   select
     min(i.lane_id) as lane_id, max(i.lane_id) as last_lane_id, min(i.task) as task, max(i.task) as last_task,
-    max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_newborn(i)) as newborn
-  into come
+    max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_new_job(i)) as is_new
+  into batch
   from inserted i;
-  if come.size >= 300 then -- a shorter payload can be read by everybody
-    come.newborn := come.newborn and (
+  if batch.size >= 300 then -- a shorter payload can always be read
+    batch.is_new := batch.is_new and (
       select bool_and(holdfast.is_readable(i.payload, t.said))
       from inserted i
-      cross join lateral (select i.payload::text as said offset 0) t); -- written once, not for each look at it
+      cross join lateral (select i.payload::text as said offset 0) t); -- converted once, not for each check
   end if;
-  if come.lane_id = come.last_lane_id then
-    welcome := come.newborn and holdfast.welcome(come.lane_id, come.task, come.last_task, come.size);
+  if batch.lane_id = batch.last_lane_id then
+    accepted := batch.is_new and holdfast.accept_jobs(batch.lane_id, batch.task, batch.last_task, batch.size);
   else
-    select come.newborn and bool_and(holdfast.welcome(i.lane_id, i.task, i.last_task, i.size)) into welcome
+    select batch.is_new and bool_and(holdfast.accept_jobs(i.lane_id, i.task, i.last_task, i.size)) into accepted
     from (
       select i.lane_id, min(i.task) as task, max(i.task) as last_task, max(octet_length(i.payload::text)) as size
       from inserted i
       group by i.lane_id
     ) i;
   end if;
-  if not welcome then
-    perform holdfast.refuse_arrival(i) from inserted i;
+  if not accepted then
+    perform holdfast.refuse_new_job(i) from inserted i;
   end if;
   if not holdfast.unrestricted() then
-    -- A live job of this id would have been in the way.
+    -- A live job of the same id would have violated the primary key.
     perform holdfast.refuse_id(i.id)
     from inserted i
     where exists (select from holdfast.finished f where f.id = i.id and not holdfast.in_reach(f.queue))
@@ -234,9 +221,9 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.arrival() is 'Check the lanes and payloads of new jobs, and wake who sleeps for them.';
+comment on function holdfast.check_inserted() is 'Check the lanes and payloads of new jobs, and wake the workers that sleep for them.';
 
-create or replace function holdfast.is_newborn(new holdfast.job)
+create or replace function holdfast.is_new_job(new holdfast.job)
 returns boolean
 language sql immutable
 as $$
@@ -250,30 +237,34 @@ as $$
     and new.state in ('pending', 'scheduled')
     and (new.headers is null or holdfast.are_headers(new.headers))
 $$;
-comment on function holdfast.is_newborn(holdfast.job) is 'Whether a job is as jobs begin: nothing is said of it but what is to be done, and when.';
+comment on function holdfast.is_new_job(holdfast.job) is 'Return whether a row says only what a new job may say: its task, its time and how often to try it.';
 
--- Whether jobs of these tasks (the first and the last by name), of this size at
--- most, belong in a lane; if so, whoever sleeps for them is woken.
-create or replace function holdfast.welcome(lane_id integer, task text, last_task text, size integer)
+-- Return whether a lane accepts jobs of these tasks (the first and the last by name) up to
+-- this size. If it does, wake the workers that sleep for them.
+create or replace function holdfast.accept_jobs(lane_id integer, task text, last_task text, size integer)
 returns boolean
 language plpgsql volatile
 as $$
 declare
   place record;
 begin
-  -- All in one query: each costs a single enqueue ten microseconds or more. No
-  -- limit is below a kilobyte, so most payloads need not ask for theirs.
+  -- One query, since each further one costs a single enqueue at least 10 µs. No limit is
+  -- below a kilobyte, so smaller payloads do not look up theirs.
   select
     l.queue, l.task,
-    case when welcome.size > 1024 then holdfast.payload_limit(l.queue) else 1024 end as payload_limit,
+    case when accept_jobs.size > 1024 then holdfast.payload_limit(l.queue) else 1024 end as payload_limit,
     s.of_queue, s.of_all, exists (select from holdfast.access) as guarded
   into place
   from holdfast.lane l
   cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
-  where l.id = welcome.lane_id
+  where l.id = accept_jobs.lane_id
     and l.kind = 0
     and holdfast.takes_jobs(l.id);
-  if not found or place.task <> welcome.task or place.task <> welcome.last_task or welcome.size > place.payload_limit then
+  if not found
+    or place.task <> accept_jobs.task
+    or place.task <> accept_jobs.last_task
+    or accept_jobs.size > place.payload_limit
+  then
     return false;
   end if;
   if place.guarded and not (holdfast.unrestricted() or holdfast.in_reach(place.queue)) then
@@ -285,21 +276,24 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.welcome(integer, text, text, integer) is 'Whether new jobs may stand in this lane; wakes who sleeps for them.';
+comment on function holdfast.accept_jobs(integer, text, text, integer) is
+  'Return whether a lane accepts new jobs of these tasks; if so, wake the workers that sleep for them.';
 
-create or replace function holdfast.refuse_birth(id uuid, state text)
+create or replace function holdfast.refuse_first_state(id uuid, state text)
 returns void
 language plpgsql immutable
 as $$
 begin
   raise exception using
     errcode = 'HF010',
-    message = format('job %s cannot begin as %s', refuse_birth.id, case refuse_birth.state when 'pending' then 'one that was claimed before' else refuse_birth.state end),
-    detail = jsonb_build_object('id', refuse_birth.id, 'from_state', null, 'to_state', refuse_birth.state),
+    message = format(
+      'job %s cannot begin as %s', refuse_first_state.id,
+      case refuse_first_state.state when 'pending' then 'one that was claimed before' else refuse_first_state.state end),
+    detail = jsonb_build_object('id', refuse_first_state.id, 'from_state', null, 'to_state', refuse_first_state.state),
     hint = 'Leave out state, attempt, worker and lease: a new job is pending, or scheduled by its run_at.';
 end
 $$;
-comment on function holdfast.refuse_birth(uuid, text) is 'Raise the error for a job that does not begin at the beginning.';
+comment on function holdfast.refuse_first_state(uuid, text) is 'Raise the error for a new job in a state in which no job begins.';
 
 create or replace function holdfast.refuse_lane(id uuid)
 returns void
@@ -310,25 +304,26 @@ begin
     errcode = 'HF008',
     message = format('job %s names a lane that is not a lane of its task', refuse_lane.id),
     detail = jsonb_build_object('field', 'lane_id', 'value', null),
-    hint = 'Take lane_id from holdfast.lane(queue, priority, task) in the same transaction: an empty lane is removed after some minutes.';
+    hint = 'Take lane_id from holdfast.lane(queue, priority, task) in the same transaction: '
+      'an empty lane is removed after some minutes.';
 end
 $$;
-comment on function holdfast.refuse_lane(uuid) is 'Raise the error for a job in a lane that is gone, or is not for it.';
+comment on function holdfast.refuse_lane(uuid) is 'Raise the error for a job in a lane that was removed or belongs to another task.';
 
--- Raise what is wrong with a new job, if anything is.
-create or replace function holdfast.refuse_arrival(new holdfast.job)
+-- Find what is wrong with a new job and raise it.
+create or replace function holdfast.refuse_new_job(new holdfast.job)
 returns void
 language plpgsql stable
 as $$
 declare
   place record;
 begin
-  if not holdfast.is_newborn(new) then
+  if not holdfast.is_new_job(new) then
     if new.headers is not null then
       perform holdfast.refuse_headers(new.headers);
     end if;
     perform holdfast.refuse_broken(new);
-    perform holdfast.refuse_birth(new.id, new.state);
+    perform holdfast.refuse_first_state(new.id, new.state);
   end if;
   select l.task, l.queue, holdfast.payload_limit(l.queue) as payload_limit into place
   from holdfast.lane l
@@ -345,12 +340,12 @@ begin
   perform holdfast.check_json('payload', new.payload);
 end
 $$;
-comment on function holdfast.refuse_arrival(holdfast.job) is 'Raise the error for a new job that is not welcome.';
+comment on function holdfast.refuse_new_job(holdfast.job) is 'Raise an error if a new job breaks a rule.';
 
-create or replace trigger job_arrival
+create or replace trigger job_check_inserted
 after insert on holdfast.job
 referencing new table as inserted
-for each statement execute function holdfast.arrival();
+for each statement execute function holdfast.check_inserted();
 
 create or replace trigger job_guard
 after update on holdfast.job

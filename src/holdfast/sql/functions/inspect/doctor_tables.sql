@@ -62,8 +62,8 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   with wanted (name, of) as (values
-    ('job_leaves_by_the_door', 'job'), ('job_is_not_truncated', 'job'), ('job_is_not_truncated', 'live'), ('job_birth', 'live'),
-    ('job_arrival', 'job'), ('job_guard', 'job')
+    ('job_refuse_delete', 'job'), ('job_is_not_truncated', 'job'), ('job_is_not_truncated', 'live'),
+    ('job_first_state', 'live'), ('job_check_inserted', 'job'), ('job_guard', 'job')
   ),
   found as (
     select t.tgname as name, c.relname as of, t.tgenabled as enabled

@@ -1,4 +1,4 @@
--- holdfast: after access
+-- holdfast: after reach
 -- What is shown of payloads, results and errors, and to whom: the one place.
 --
 --   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts

@@ -135,7 +135,6 @@ comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refuse
 --
 -- A busy one may want to hear of jobs above a priority, which go before what it
 -- has at hand, and of no others.
-drop function if exists holdfast.sleep(uuid, boolean); -- without a priority
 create or replace function holdfast.sleep(worker uuid, asleep boolean default true, above integer default null)
 returns boolean
 language plpgsql volatile security definer

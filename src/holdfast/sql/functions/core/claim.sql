@@ -14,7 +14,6 @@
 --
 -- To look into a lane costs 2 to 5 µs. Lanes that are not asked for cost nothing. The
 -- plans are pinned, because a never-analyzed table or an eager JIT costs 4 to 40 times.
-drop function if exists holdfast.claim(uuid, uuid, text[], text[], integer); -- without a priority
 create or replace function holdfast.claim(
   worker uuid default null,
   lease uuid default null,

@@ -17,8 +17,6 @@
 -- while the function runs.
 --
 -- Lock order: rows of `live` by id, then everything that hangs on them.
-drop function if exists holdfast.finish(
-  uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[]); -- without skip_locked
 create or replace function holdfast.finish(
   ids uuid[],
   leases uuid[],
