@@ -386,6 +386,11 @@ def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
         try:
             connection.execute("select holdfast.set_retry_policy(task => 'flaky', base => '0 seconds')")
             enqueue(300)
+            # A worker that starts after the upgrade would be refused.
+            until(
+                lambda: all("worker.started" in it.said for it in workers),
+                say=lambda: [it.said for it in workers],
+            )
             until(lambda: done().get("completed", 0) >= 100, say=lambda: [it.said for it in workers])
             enqueue(3000)
             _upgrade(connection, release)
@@ -404,7 +409,7 @@ def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
                 fresh.enqueue()
                 hf.worker(queues=["default"]).run(drain=True)
                 until(lambda: done() == {"completed": 3901}, say=done)
-            assert all(worker.lives for worker in workers)
+            assert all(worker.lives for worker in workers), [worker.said for worker in workers]
         finally:
             codes = [worker.end() for worker in workers]
     said = "".join(worker.said for worker in workers)
