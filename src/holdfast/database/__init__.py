@@ -15,11 +15,11 @@ from holdfast.database.doctor import examine
 from holdfast.database.dsn import without_driver
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
-from holdfast.database.session import PATIENT, Session
+from holdfast.database.session import DUTY_SETTINGS, Session
 from holdfast.database.statements import arun_on, in_transaction, run_on
 
 __all__ = [
-    "PATIENT",
+    "DUTY_SETTINGS",
     "AsyncConnection",
     "Connection",
     "Database",

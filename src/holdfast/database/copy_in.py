@@ -43,14 +43,14 @@ from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobId, NewJob
 
 # Jobs are made, and sent, in batches of this many, so that a generator of millions stays out of memory.
-BULK = 1_000
+BATCH_SIZE = 1_000
 # Below this many a COPY does not pay for its round trips: measured, they are even at about 60.
-FEW = 100
+SMALLEST_COPY = 100
 # One COPY carries this many at most: the server keeps its lines at hand until the end of it.
-COPIED = 50_000
+LARGEST_COPY = 50_000
 # A COPY does not wait for jobs that take longer to make than this many seconds a batch: it is one statement,
 # and a statement may have its timeout.
-HURRIED = 0.25
+SLOW_BATCH_SECONDS = 0.25
 # How many places are asked for at a time.
 PLACES = 1_000
 
@@ -94,7 +94,7 @@ async def aload_on(connection: CallerAsyncConnection, jobs: Iterable[NewJob]) ->
 
 def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
     """Enqueue these in the transaction that is open."""
-    loading = _Loading(owner, batches, streaming=streaming)
+    loading = _Load(owner, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
@@ -104,14 +104,14 @@ def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -
                 case str():
                     answer = owner.cursor(row_factory=tuple_row).execute(step).fetchall()
                 case lines:
-                    with _unquoted(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                    with _without_quotes(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
                         for line in lines:
                             copy.write(line)
     return loading.ids
 
 
 async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
-    loading = _Loading(owner, batches, streaming=streaming)
+    loading = _Load(owner, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
@@ -122,7 +122,7 @@ async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, stream
                     cursor = await owner.cursor(row_factory=tuple_row).execute(step)
                     answer = await cursor.fetchall()
                 case lines:
-                    with _unquoted():
+                    with _without_quotes():
                         async with owner.cursor() as cursor, cursor.copy(_COPY) as copy:
                             for line in lines:
                                 await copy.write(line)
@@ -139,7 +139,7 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
         if not isinstance(job, NewJob):
             raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
         batch.append(job)
-        if len(batch) == BULK:
+        if len(batch) == BATCH_SIZE:
             batch.seconds = time.monotonic() - began
             yield batch
             batch = Batch()
@@ -148,7 +148,7 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
         yield batch
 
 
-class _Loading:
+class _Load:
     """The way of all these jobs into the database, step by step.
 
     A step is a call or a question, whose answer is to be sent back, or the lines of a COPY.
@@ -166,18 +166,18 @@ class _Loading:
         self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # else COPY has no place there
 
     def steps(self) -> Generator[_Step, Any, None]:
-        if self._may_copy and self._batch and len(self._batch) >= FEW:
+        if self._may_copy and self._batch and len(self._batch) >= SMALLEST_COPY:
             ((self._may_copy,),) = yield _KNOWS_PLACES
         known: set[_Key] = set()
         while (batch := self._batch) is not None:
-            if self._may_copy and len(batch) >= FEW and all(job.id is None for job in batch):
+            if self._may_copy and len(batch) >= SMALLEST_COPY and all(job.id is None for job in batch):
                 # Those of earlier batches too: they are likely to come again.
                 here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
                 known = known | here if len(known) < PLACES else here
                 wanted = list(known)
                 found = yield calls.places(wanted)
                 if found[0].may_copy:
-                    yield self._lines(_Sheet(wanted, found))
+                    yield self._lines(_LineWriter(wanted, found))
                     if self._batch is None:
                         self._batch = next(self._batches, None)
                     continue
@@ -185,27 +185,27 @@ class _Loading:
             self.ids += yield calls.enqueue_many(batch)
             self._batch = next(self._batches, None)
 
-    def _lines(self, sheet: "_Sheet") -> Iterable[bytes]:
-        return self._streamed(sheet, COPIED) if self._streaming else list(self._streamed(sheet, 1))
+    def _lines(self, writer: "_LineWriter") -> Iterable[bytes]:
+        return self._streamed(writer, LARGEST_COPY) if self._streaming else list(self._streamed(writer, 1))
 
-    def _streamed(self, sheet: "_Sheet", most: int) -> Iterator[bytes]:
+    def _streamed(self, writer: "_LineWriter", limit: int) -> Iterator[bytes]:
         """The lines of this batch, and of those after it for as long as the sheet knows their places."""
         copied = 0
-        while (batch := self._batch) is not None and copied < most:
-            ids = sheet.new_ids(len(batch), after=self._last_id)
-            lines = sheet.lines(batch, ids)
+        while (batch := self._batch) is not None and copied < limit:
+            ids = writer.new_ids(len(batch), after=self._last_id)
+            lines = writer.lines(batch, ids)
             if lines is None:
                 return
             yield lines.encode(self._codec)
             self.ids += ids
             self._last_id = ids[-1]
-            copied += most if batch.seconds > HURRIED else len(ids)
+            copied += limit if batch.seconds > SLOW_BATCH_SECONDS else len(ids)
             self._batch = None
-            if copied < most:
+            if copied < limit:
                 self._batch = next(self._batches, None)
 
 
-class _Sheet:
+class _LineWriter:
     """Writes jobs as lines of a COPY, for the places that it knows."""
 
     def __init__(self, wanted: Sequence[_Key], found: Sequence[Place]) -> None:
@@ -245,11 +245,11 @@ class _Sheet:
             headers = "\\N" if job.headers is None else _escaped(job.headers)
             if job.max_attempts is not None:
                 attempts = limits.max_attempts(job.max_attempts)
-            run_at = self._due(job) or "\\N"
+            run_at = self._run_at(job) or "\\N"
             lines.append(f"{number:032x}\t{lane_id}\t{task}\t{payload}\t{headers}\t{attempts}\t{run_at}\n")
         return "".join(lines)
 
-    def _due(self, job: NewJob) -> datetime | None:
+    def _run_at(self, job: NewJob) -> datetime | None:
         if job.delay is None:
             return job.run_at
         if job.run_at is not None:
@@ -272,7 +272,7 @@ def _next(steps: Generator[_Step, Any, None], answer: Any) -> _Step | None:
 
 
 @contextlib.contextmanager
-def _unquoted() -> Iterator[None]:
+def _without_quotes() -> Iterator[None]:
     """Errors of ours without PostgreSQL's: what it says of a COPY quotes the line, and the secrets in it."""
     try:
         with translated():

@@ -33,17 +33,17 @@ def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
         "pooling": lambda _: _pooling(database),
         "clock": _clock,
     }
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with database.connection() as connection:
         for name, check in checks.items():
-            found += _looked(name, check, connection, healthy=healthy)
-        if not any(finding.name == "schema" and finding.severity == "critical" for finding in found):
-            theirs = run_on(connection, calls.doctor(healthy=healthy))
-            found += theirs
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+            findings += _findings(name, check, connection, healthy=healthy)
+        if not any(finding.name == "schema" and finding.severity == "critical" for finding in findings):
+            findings_of_server = run_on(connection, calls.doctor(healthy=healthy))
+            findings += findings_of_server
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _looked(
+def _findings(
     name: str,
     check: Callable[[Connection[Any]], Iterator[Finding]],
     connection: Connection[Any],
@@ -51,11 +51,11 @@ def _looked(
     healthy: bool,
 ) -> list[Finding]:
     try:
-        found = list(check(connection))
+        findings = list(check(connection))
     except psycopg.errors.InsufficientPrivilege as error:
         said = f"This check could not be made: {error.diag.message_primary}."
         return [Finding(name, "info", said, "Run it as the owner of the schema holdfast.", None)]
-    return found or ([Finding(name, "ok", None, None, None)] if healthy else [])
+    return findings or ([Finding(name, "ok", None, None, None)] if healthy else [])
 
 
 def _schema(connection: Connection[Any]) -> Iterator[Finding]:
@@ -99,9 +99,9 @@ def _clock(connection: Connection[Any]) -> Iterator[Finding]:
     skews, trips = [], []
     for _ in range(_TRIPS):
         asked, begun = datetime.now(UTC), time.monotonic()
-        theirs = _scalar(connection, "select clock_timestamp()")
+        findings_of_server = _scalar(connection, "select clock_timestamp()")
         trips.append(time.monotonic() - begun)
-        skews.append((theirs - asked).total_seconds() - trips[-1] / 2)
+        skews.append((findings_of_server - asked).total_seconds() - trips[-1] / 2)
     skew, trip = statistics.median(skews), statistics.median(trips)
     if abs(skew) > MOST_SKEW + trip:
         direction = "ahead of" if skew > 0 else "behind"

@@ -30,7 +30,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
 from holdfast.calls import Call, Function, Rows
-from holdfast.database.statements import command
+from holdfast.database.statements import call_text
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ T = TypeVar("T")
 # longer fits): found before a statement begins.
 NEVER_RAN = frozenset({"57P01", "57P05", "26000", "0A000"})
 
-_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 class LibpqConnection(Connection[Any]):
@@ -53,7 +53,7 @@ class LibpqConnection(Connection[Any]):
 
     def ask(self, call: Call[T]) -> T:
         wire = self.wire
-        if not wire.knows(call.function):
+        if not wire.is_prepared(call.function):
             wire.prepare(call.function)
             self._wait()
             wire.prepared(call.function)
@@ -68,7 +68,7 @@ class LibpqConnection(Connection[Any]):
             both.register(self.pgconn.socket, select.POLLIN | select.POLLOUT)
             while wire.unsent:
                 both.poll()
-                wire.push()
+                wire.flush()
             if wire.is_answered():
                 return
         while True:
@@ -89,33 +89,33 @@ class LibpqAsyncConnection(AsyncConnection[Any]):
 
     async def ask(self, call: Call[T]) -> T:
         wire = self.wire
-        if not wire.knows(call.function):
+        if not wire.is_prepared(call.function):
             wire.prepare(call.function)
-            await self.answered()
+            await self.wait_for_answer()
             wire.prepared(call.function)
         wire.send(call)
-        await self.answered()
+        await self.wait_for_answer()
         return call.read(wire.rows())
 
-    async def answered(self) -> None:
+    async def wait_for_answer(self) -> None:
         """Wait until all of the answer is there."""
         wire, socket = self.wire, self.pgconn.socket
         if wire.unsent:
             while wire.unsent:
                 self.unwatch()
-                await _ready(socket, to_write=True)
-                wire.push()
+                await _socket_ready(socket, to_write=True)
+                wire.flush()
             if wire.is_answered():
                 return
         while True:
             if self._watched is None:
-                await _ready(socket)
+                await _socket_ready(socket)
             else:
-                await self._stirred()
+                await self._wait_readable()
             if wire.is_answered():
                 return
 
-    def watch(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
+    def watch(self, on_input: Callable[["LibpqAsyncConnection"], None]) -> None:
         """Have `heard` called when something comes between calls.
 
         Calls then need not begin to watch the socket and end it, which takes 70 µs after a while of quiet.
@@ -127,7 +127,7 @@ class LibpqAsyncConnection(AsyncConnection[Any]):
                 line = os.dup(self.pgconn.socket)
             except OSError:
                 return  # too many files are open: each call watches for itself, and hears no news between
-            asyncio.get_running_loop().add_reader(line, self._stirs, heard)
+            asyncio.get_running_loop().add_reader(line, self._on_readable, on_input)
             self._watched = line
 
     def unwatch(self) -> None:
@@ -137,19 +137,19 @@ class LibpqAsyncConnection(AsyncConnection[Any]):
             asyncio.get_running_loop().remove_reader(line)
             os.close(line)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """Have a call that waits look at the socket."""
         if self._waiting is not None:
             _wake(self._waiting)
 
-    def _stirs(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
+    def _on_readable(self, on_input: Callable[["LibpqAsyncConnection"], None]) -> None:
         if self._waiting is None:
-            heard(self)
+            on_input(self)
         else:
-            self.rouse()
+            self.wake()
 
-    async def _stirred(self) -> None:
-        if self.wire.has_something_to_say():
+    async def _wait_readable(self) -> None:
+        if self.wire.is_readable():
             return  # be it an error, after which uvloop watches no more
         self._waiting = asyncio.get_running_loop().create_future()
         try:
@@ -163,7 +163,7 @@ class ListeningConnection(LibpqAsyncConnection):
 
     async def notified(self, *, until: float) -> list[str]:
         """The payloads of what has come; none when it is `until`, by the loop's clock."""
-        await _ready(self.pgconn.socket, until=until)
+        await _socket_ready(self.pgconn.socket, until=until)
         self.pgconn.consume_input()
         payloads = []
         while (notification := self.pgconn.notifies()) is not None:
@@ -177,22 +177,22 @@ class Wire:
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
         self._codec = codec_of(connection)
-        self._loader = Transformer(_Plain(connection))
+        self._loader = Transformer(_TextAdapters(connection))
         self._known: set[Function] | None = set()
         self._results: list[PGresult] = []
         self.unsent = False
         self.poll = select.poll()
         self.poll.register(self._pgconn.socket, select.POLLIN)
 
-    def leave_nothing_behind(self) -> None:
+    def prepare_nothing(self) -> None:
         """From here on nothing is prepared: the session is another one each time."""
         self._known = None
 
-    def has_something_to_say(self) -> bool:
+    def is_readable(self) -> bool:
         """Whether the server has hung up, or sent what nobody asked for: a look at the socket, in 0.5 µs."""
         return bool(self.poll.poll(0))
 
-    def knows(self, function: Function) -> bool:
+    def is_prepared(self, function: Function) -> bool:
         return self._known is None or function in self._known
 
     def prepare(self, function: Function) -> None:
@@ -222,7 +222,7 @@ class Wire:
             self._pgconn.send_query_prepared(_name(call.function), values, formats)
         self.unsent = bool(self._pgconn.flush())
 
-    def push(self) -> None:
+    def flush(self) -> None:
         """Send more of what the socket did not take at once. This may read the whole answer too."""
         self._pgconn.consume_input()  # a server that waits for us to read does not read either
         self.unsent = bool(self._pgconn.flush())
@@ -234,7 +234,7 @@ class Wire:
             try:
                 pgconn.consume_input()
             except psycopg.OperationalError:
-                if results and not _is_good(results[0]):
+                if results and not _succeeded(results[0]):
                     return True  # it said why before it hung up
                 raise
             while not pgconn.is_busy():
@@ -243,13 +243,13 @@ class Wire:
                     return True
                 results.append(result)
             # libpq takes 16 kB at a time: a batch would go round the event loop for each of them.
-            if not self.has_something_to_say():
+            if not self.is_readable():
                 return False
 
     def rows(self) -> Rows:
         """The answer; raises what the server said instead of one."""
         result, *more = self._results
-        if not _is_good(result):
+        if not _succeeded(result):
             raise error_from_result(result, self._codec)
         if more:  # complete, and then not the end that was due: nobody knows whether it counts
             raise psycopg.OperationalError("the connection was lost at the end of the call")
@@ -258,7 +258,7 @@ class Wire:
         return self._loader.load_rows(0, result.ntuples, tuple)
 
 
-class _Plain:
+class _TextAdapters:
     """How the answers to plain calls are read: UUIDs and JSON as the texts that they come as."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
@@ -274,11 +274,11 @@ def codec_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:
     return "utf-8" if codec == "ascii" else codec
 
 
-def _is_good(result: PGresult) -> bool:
-    return result.status in _GOOD
+def _succeeded(result: PGresult) -> bool:
+    return result.status in _SUCCESS
 
 
-async def _ready(socket: int, *, to_write: bool = False, until: float = math.inf) -> None:
+async def _socket_ready(socket: int, *, to_write: bool = False, until: float = math.inf) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(socket, _wake, ready)
@@ -302,7 +302,7 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 @cache
 def _command(function: Function) -> bytes:
-    return command(function, [f"${number}" for number in range(1, len(function.parameters) + 1)]).encode()
+    return call_text(function, [f"${number}" for number in range(1, len(function.parameters) + 1)]).encode()
 
 
 @cache

@@ -20,15 +20,15 @@ class Outage:
         self._since = 0.0
         self._worker = ""
         # The connections that have failed since the outage began. Empty while all is well.
-        self.without: set[str] = set()
+        self.failing: set[str] = set()
         # How many outages have ended.
         self.ended = 0
 
-    def of_worker(self, worker: str) -> None:
+    def name_worker(self, worker: str) -> None:
         """Name the worker in what is told from now on."""
         self._worker = worker
 
-    def began(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
+    def failed(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
         """Note that this connection failed.
 
         `made` is how many outages had ended when it was made, `None` if it could not be made.
@@ -36,20 +36,20 @@ class Outage:
         with self._lock:
             if made is not None and made < self.ended:
                 return
-            first = not self.without
-            self.without.add(purpose)
+            first = not self.failing
+            self.failing.add(purpose)
             if first:
                 self._since = time.monotonic()
         if first:
             emit("database.lost", worker=self._worker, error=error)
 
-    def over_for(self, purpose: str) -> None:
+    def recovered(self, purpose: str) -> None:
         """Note that this connection works again."""
         with self._lock:
-            if purpose not in self.without:
+            if purpose not in self.failing:
                 return
-            self.without.discard(purpose)
-            last, seconds = not self.without, time.monotonic() - self._since
+            self.failing.discard(purpose)
+            last, seconds = not self.failing, time.monotonic() - self._since
             self.ended += last
         if last:
             emit("database.back", worker=self._worker, after=f"{seconds:.1f}s")

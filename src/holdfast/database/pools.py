@@ -39,19 +39,19 @@ from psycopg.pq import TransactionStatus
 
 from holdfast import calls
 from holdfast.calls import Call
-from holdfast.database.copy_in import FEW, Batch, aload, batches, load
+from holdfast.database.copy_in import SMALLEST_COPY, Batch, aload, batches, load
 from holdfast.database.libpq import NEVER_RAN, LibpqAsyncConnection, LibpqConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
     DEADLINE,
-    PATIENT,
+    DUTY_SETTINGS,
     Listener,
     ListeningSession,
     Session,
-    complete,
     setting,
+    with_defaults,
 )
 from holdfast.database.statements import arun_on, run_on
 from holdfast.database.translation import translated
@@ -114,14 +114,14 @@ class Database:
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue all of these or none; their ids."""
         first, rest = _first_of(batches(jobs))
-        if len(first) < FEW:  # and there are no more: one call is one transaction
+        if len(first) < SMALLEST_COPY:  # and there are no more: one call is one transaction
             return [*self.run(calls.enqueue_many(first))] if first else []
         with self.pooled_connection() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
         first, rest = _first_of(batches(jobs))
-        if len(first) < FEW:
+        if len(first) < SMALLEST_COPY:
             return [*await self.arun(calls.enqueue_many(first))] if first else []
         async with self.apooled_connection() as connection, connection.transaction():
             return await aload(connection, rest, streaming=True)
@@ -129,7 +129,7 @@ class Database:
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
         """A dedicated connection in autocommit, outside the pool: for migrations."""
-        with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
+        with translated(self.dsn), psycopg.connect(with_defaults(self.dsn), autocommit=True) as connection:
             self.pooler.detect(connection)
             connection.prepare_threshold = None  # what it asks twice does not pay for losing a statement
             yield connection
@@ -138,7 +138,7 @@ class Database:
         """Run a call that may take minutes, whatever timeouts the role or the database has."""
         with self.connection() as connection, translated(self.dsn), connection.transaction():
             connection.execute("set transaction isolation level read committed")
-            connection.execute(setting(PATIENT, local=True))
+            connection.execute(setting(DUTY_SETTINGS, local=True))
             return run_on(connection, call)
 
     def session(
@@ -277,7 +277,7 @@ class _IdleConnections(Generic[C]):
         except IndexError:
             return None
         recent = since > time.monotonic() - TRUSTED_SECONDS
-        return connection, recent and not connection.wire.has_something_to_say()
+        return connection, recent and not connection.wire.is_readable()
 
     def put(self, connection: C) -> None:
         now = time.monotonic()
@@ -370,12 +370,12 @@ class _Pool(_IdleConnections[LibpqConnection]):
         return None
 
     def _connect(self) -> LibpqConnection:
-        connection = LibpqConnection.connect(complete(self._target.dsn), autocommit=True)
+        connection = LibpqConnection.connect(with_defaults(self._target.dsn), autocommit=True)
         try:
             self._target.pooler.detect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
             else:
                 connection.execute(_READ_COMMITTED)
         except BaseException:
@@ -451,12 +451,12 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
         return None
 
     async def _connect(self) -> LibpqAsyncConnection:
-        connection = await LibpqAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
+        connection = await LibpqAsyncConnection.connect(with_defaults(self._target.dsn), autocommit=True)
         try:
             await self._target.pooler.adetect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
             else:
                 await connection.execute(_READ_COMMITTED)
         except BaseException:

@@ -28,10 +28,10 @@ C = TypeVar("C", bound=AsyncConnection[Any])
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
 # How long a call that nobody waits for any more may take to end by itself.
-PARTING = 1.0
+ABANDON_SECONDS = 1.0
 # For duties. A timeout of the role is meant for the statements of applications, and would cut off every duty.
 # A function cannot change the timeout of the statement that calls it, so the session does.
-PATIENT = (
+DUTY_SETTINGS = (
     ("statement_timeout", "10min"),
     ("idle_in_transaction_session_timeout", "1min"),
     ("transaction_timeout", "0"),
@@ -39,7 +39,7 @@ PATIENT = (
 )
 
 
-class _Line(Generic[C]):
+class _TimedConnection(Generic[C]):
     """One connection, on which nothing is waited for longer than was said.
 
     Where time is up, the line is cut under the call: its socket is shut down, and whoever waits there
@@ -63,7 +63,7 @@ class _Line(Generic[C]):
         except asyncio.CancelledError:
             # It may be nearly done, and then what it did is certain and its connection is still good.
             try:
-                await asyncio.wait({task}, timeout=PARTING)
+                await asyncio.wait({task}, timeout=ABANDON_SECONDS)
             finally:
                 await self._cut(task)
             raise
@@ -83,12 +83,12 @@ class _Line(Generic[C]):
                 task.cancel()
             else:
                 _shut_down(self._connection)
-            await asyncio.wait({task}, timeout=PARTING)
+            await asyncio.wait({task}, timeout=ABANDON_SECONDS)
             await self.close()
         task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody else asks for it
 
 
-class Session(_Line[LibpqAsyncConnection]):
+class Session(_TimedConnection[LibpqAsyncConnection]):
     """A worker's own connection. It reconnects at the next call, and every call has a deadline.
 
     A plain call on a connection that stands takes the short way, and is a task neither: to begin one and to
@@ -114,7 +114,7 @@ class Session(_Line[LibpqAsyncConnection]):
         self._outage = outage or Outage()
         self._purpose = dict(settings).get("application_name", "")
         # How many outages had ended when the connection was made; `None` without one.
-        self._made: int | None = None
+        self._outages_before: int | None = None
         self._deadline = deadline
         self._warned = warned
         self._pooler = pooler
@@ -127,32 +127,32 @@ class Session(_Line[LibpqAsyncConnection]):
             connection = self._connection
             try:
                 if connection is None or connection.closed or self._pooler.transaction_mode or not call.plain:
-                    answer = await self._within(seconds, self._carry(call))
+                    answer = await self._within(seconds, self._connect_and_ask(call))
                 else:
                     answer = await self._ask(connection, call, seconds)
             except DatabaseUnavailable as error:
-                self._failed(error)
+                self._report_failure(error)
                 raise
             except HoldfastError:
-                self._answered()
+                self._report_answer()
                 raise
-            self._answered()
+            self._report_answer()
             return answer
 
-    def _failed(self, error: DatabaseUnavailable) -> None:
-        self._outage.began(self._purpose, error, made=self._made)
-        self._made = None
+    def _report_failure(self, error: DatabaseUnavailable) -> None:
+        self._outage.failed(self._purpose, error, made=self._outages_before)
+        self._outages_before = None
 
-    def _answered(self) -> None:
-        if self._outage.without:
-            self._outage.over_for(self._purpose)
+    def _report_answer(self) -> None:
+        if self._outage.failing:
+            self._outage.recovered(self._purpose)
 
     async def open(self) -> None:
         """Connect, while there is something else to wait for: else the first call does."""
         async with self._lock:
             if self._connection is None:
                 await self._within(self._deadline, self._connect())
-                self._made = self._outage.ended
+                self._outages_before = self._outage.ended
 
     async def _ask(self, connection: LibpqAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
@@ -162,7 +162,7 @@ class Session(_Line[LibpqAsyncConnection]):
                 await self.close()
             return answer  # noqa: TRY300 - what follows is about errors
         except asyncio.CancelledError:
-            await self._part(connection, call)
+            await self._finish_abandoned(connection, call)
             raise
         except Exception as error:  # noqa: BLE001 - raised again, as one of ours
             try:
@@ -176,24 +176,24 @@ class Session(_Line[LibpqAsyncConnection]):
         finally:
             deadline.cancel()
 
-    async def _part(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
+    async def _finish_abandoned(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
         """As in `_within`: it may be nearly done, and then its connection is still good."""
         good = False
         try:
             with contextlib.suppress(TimeoutError, psycopg.Error):
-                async with asyncio.timeout(PARTING):
-                    await connection.answered()
-                    good = connection.wire.knows(call.function)
+                async with asyncio.timeout(ABANDON_SECONDS):
+                    await connection.wait_for_answer()
+                    good = connection.wire.is_prepared(call.function)
         finally:
             if not good:
                 await self.close()
 
-    async def _carry(self, call: Call[T]) -> T:
+    async def _connect_and_ask(self, call: Call[T]) -> T:
         connection = self._connection
         if connection is None or connection.closed:
-            self._made = None
+            self._outages_before = None
             connection = await self._connect()
-            self._made = self._outage.ended
+            self._outages_before = self._outage.ended
         with closed(), collisions():
             if not self._pooler.transaction_mode:
                 return await _ask(connection, call)
@@ -204,15 +204,15 @@ class Session(_Line[LibpqAsyncConnection]):
 
     async def _connect(self) -> LibpqAsyncConnection:
         connection = self._connection = await LibpqAsyncConnection.connect(
-            complete(self._dsn), autocommit=True, row_factory=tuple_row
+            with_defaults(self._dsn), autocommit=True, row_factory=tuple_row
         )
         if self._warned is not None:
-            connection.add_notice_handler(partial(_pass_on, self._warned))
+            connection.add_notice_handler(partial(_report_warning, self._warned))
         try:
             await self._pooler.adetect(connection)
             if self._pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
                 await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
                 await self._set(connection, local=False)
@@ -249,7 +249,7 @@ class ListeningSession(Session):
         self._heard = heard
         self._lost = lost
         self._one_at_a_time = asyncio.Lock()
-        self._listening = self._news = False
+        self._listening = self._notified = False
 
     async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
         async with self._one_at_a_time:
@@ -258,7 +258,7 @@ class ListeningSession(Session):
             try:
                 return await super().run(call, deadline=deadline)
             except DatabaseUnavailable as error:
-                self._gone(error)
+                self._report_lost(error)
                 raise
             finally:
                 self._watch()
@@ -282,7 +282,7 @@ class ListeningSession(Session):
         except BaseException:
             await self.close()
             raise
-        self._listening = self._news = True
+        self._listening = self._notified = True
         return connection
 
     def _watch(self) -> None:
@@ -291,44 +291,44 @@ class ListeningSession(Session):
         if connection is None or connection.closed:
             self._unwatch()
             return
-        connection.watch(self._stirs)
-        self._tell_news(connection)
+        connection.watch(self._on_input)
+        self._report_notifications(connection)
 
     def _unwatch(self) -> None:
         if self._connection is not None:
             self._connection.unwatch()
 
-    def _tell_news(self, connection: LibpqAsyncConnection) -> None:
+    def _report_notifications(self, connection: LibpqAsyncConnection) -> None:
         pgconn = connection.pgconn
         while pgconn.notifies() is not None:
-            self._news = True
-        if self._news:
-            self._news = False
+            self._notified = True
+        if self._notified:
+            self._notified = False
             self._heard()
 
-    def _stirs(self, connection: LibpqAsyncConnection) -> None:
+    def _on_input(self, connection: LibpqAsyncConnection) -> None:
         """Something has come between calls."""
         try:
             with translated(self._dsn):
-                while connection.wire.has_something_to_say():
+                while connection.wire.is_readable():
                     connection.pgconn.consume_input()
         except DatabaseUnavailable as error:
             self._unwatch()
             self._connection = None
             connection.pgconn.finish()
-            self._failed(error)
-            self._gone(error)
+            self._report_failure(error)
+            self._report_lost(error)
             self._heard()  # to look is to connect anew
         else:
-            self._tell_news(connection)
+            self._report_notifications(connection)
 
-    def _gone(self, error: DatabaseUnavailable) -> None:
+    def _report_lost(self, error: DatabaseUnavailable) -> None:
         if self._listening:
             self._listening = False
             self._lost(error)
 
 
-class Listener(_Line[ListeningConnection]):
+class Listener(_TimedConnection[ListeningConnection]):
     """A connection that waits for notifications, and proves itself alive by a query now and then."""
 
     async def listen(
@@ -360,7 +360,7 @@ class Listener(_Line[ListeningConnection]):
 
     async def _subscribe(self, channels: Sequence[str]) -> ListeningConnection:
         connection = self._connection = await ListeningConnection.connect(
-            complete(self._dsn), autocommit=True
+            with_defaults(self._dsn), autocommit=True
         )
         for channel in channels:
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
@@ -378,7 +378,7 @@ def setting(settings: Sequence[tuple[str, str]], *, local: bool) -> sql.Composed
     )
 
 
-def _pass_on(warned: Callable[[str], None], notice: Diagnostic) -> None:
+def _report_warning(warned: Callable[[str], None], notice: Diagnostic) -> None:
     if notice.severity_nonlocalized == "WARNING":
         warned(notice.message_primary or "")
 
@@ -395,7 +395,7 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
 def _cut_off(connection: LibpqAsyncConnection) -> None:
     connection.was_cut_off = True  # not asked of the clock: uvloop's timers come up to a millisecond early
     _shut_down(connection)
-    connection.rouse()  # also if its loop has stopped watching the line, as uvloop does after an error
+    connection.wake()  # also if its loop has stopped watching the line, as uvloop does after an error
 
 
 async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
@@ -405,7 +405,7 @@ async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
     return call.read(await cursor.fetchall())
 
 
-def complete(dsn: str) -> str:
+def with_defaults(dsn: str) -> str:
     """The DSN, with what it leaves open: when to give up, and how to find a peer that vanished."""
     ours: dict[str, str | int] = {
         "connect_timeout": CONNECT_TIMEOUT,

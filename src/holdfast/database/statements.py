@@ -41,10 +41,10 @@ def in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
 @cache
 def statement(function: Function) -> str:
     """How a function is called."""
-    return command(function, ["%s"] * len(function.parameters))
+    return call_text(function, ["%s"] * len(function.parameters))
 
 
-def command(function: Function, places: Iterable[str]) -> str:
+def call_text(function: Function, places: Iterable[str]) -> str:
     """The same, with other marks in the places of its values."""
     given = zip(function.parameters.items(), places, strict=True)
     arguments = ", ".join(f"{name} => {place}::{kind}" for (name, kind), place in given)
@@ -61,7 +61,8 @@ def owner_of(connection: CallerConnection) -> Connection[Any]:
         case Cursor():
             return connection.connection
         case _:
-            raise _stranger(connection, "a psycopg Connection or Cursor; async ones go with the a… methods")
+            wanted = "a psycopg Connection or Cursor; async ones go with the a… methods"
+            raise _not_a_connection(connection, wanted)
 
 
 def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
@@ -71,9 +72,9 @@ def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
         case AsyncCursor():
             return connection.connection
         case _:
-            raise _stranger(connection, "a psycopg AsyncConnection or AsyncCursor")
+            raise _not_a_connection(connection, "a psycopg AsyncConnection or AsyncCursor")
 
 
-def _stranger(connection: object, wanted: str) -> BadValue:
+def _not_a_connection(connection: object, wanted: str) -> BadValue:
     # Named by its type alone: it may be a DSN, with the password in it.
     return BadValue(f"conn must be {wanted}, not a {type(connection).__name__}", field="conn")

@@ -96,7 +96,7 @@ def _make(path: Path) -> None:
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def exclusive_lock(lock: Path) -> Iterator[None]:
     """Hold a lock that has one holder at a time."""
     descriptor = _open(lock)
     try:
@@ -106,7 +106,7 @@ def alone(lock: Path) -> Iterator[None]:
         _release(descriptor)
 
 
-def share(lock: Path) -> int:
+def shared_lock(lock: Path) -> int:
     """Hold a lock together with others, until the descriptor is closed here and in every fork.
 
     Close it, never unlock it: that would unlock it for the forks (or for the server) as well.

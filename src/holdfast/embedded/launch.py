@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.embedded.account import Account, choose_account, run
 from holdfast.embedded.binaries import Binaries, find_binaries, installed, major_of, readable, version
 from holdfast.embedded.errors import EmbeddedError, HomeUnusable, ServerNotStarted, WrongVersion
-from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, share
+from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, shared_lock
 
 _SOCKET_PATH_LIMIT = 103 if sys.platform == "darwin" else 107  # bytes in sun_path, less its NUL
 _DEFAULTS = {"max_connections": "200", "log_checkpoints": "off"}
@@ -158,7 +158,7 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
     with suppress(FileNotFoundError):
         home.log.replace(home.log.with_name("server.log.1"))
     home.log.touch(mode=0o600)  # it may quote statements, and with them payloads
-    server_lock = share(home.server_lock)
+    server_lock = shared_lock(home.server_lock)
     try:
         with home.log.open("wb") as log:
             run(server, account, output=log, pass_fds=[server_lock], start_new_session=True)

@@ -32,7 +32,7 @@ def start_for_project() -> Server:
     server = start(home.path)
     if new:
         project = project_directory()
-        _tell(
+        _report(
             f"Holdfast keeps the jobs of {project} in {home.path}. HOLDFAST_HOME chooses another place.",
             "embedded.created",
             project=str(project),
@@ -59,7 +59,7 @@ def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
     mark.touch()
     export = shlex.join(["export", f"HOLDFAST_HOME={earlier.path}"])
     jobs = "may hold jobs" if held is None else f"still holds {held} job{'s' if held > 1 else ''}"
-    _tell(
+    _report(
         f"{earlier.path}, where earlier releases kept the jobs of all projects, {jobs}. "
         f"To go on with it: {export}",
         "embedded.kept",
@@ -81,7 +81,7 @@ def _jobs_in(home: Home) -> int | None:
     return int(row[0]) if row else 0
 
 
-def _tell(sentence: str, event: str, **fields: Any) -> None:
+def _report(sentence: str, event: str, **fields: Any) -> None:
     if logging.getLogger("holdfast").hasHandlers():
         emit(event, **fields)
     else:

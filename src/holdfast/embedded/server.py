@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq, sql
 
 from holdfast.embedded.errors import ServerNotStarted
-from holdfast.embedded.home import SOCKET, Home, alone, is_held, open_home, share
+from holdfast.embedded.home import SOCKET, Home, exclusive_lock, is_held, open_home, shared_lock
 from holdfast.embedded.launch import launch, text
 
 _PATIENCE = 30.0  # seconds for a server to come up (perhaps from a crash) or to go away
@@ -41,7 +41,7 @@ class Server:
         membership, self._membership = self._membership, None
         if membership is not None:
             atexit.unregister(self.stop)
-            with alone(self._home.start_lock):
+            with exclusive_lock(self._home.start_lock):
                 _leave(self._home, membership)
 
     def __enter__(self) -> Self:
@@ -67,8 +67,8 @@ def start(
     Raises `BinariesNotFound`, `HomeUnusable`, `WrongVersion` or `ServerNotStarted`, all `EmbeddedError`.
     """
     place, launched = open_home(home), False
-    with alone(place.start_lock):
-        membership = share(place.users_lock)
+    with exclusive_lock(place.start_lock):
+        membership = shared_lock(place.users_lock)
         try:
             while not _has_database(place, database):
                 if not _answers(place):

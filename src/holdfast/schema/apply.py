@@ -74,19 +74,19 @@ def apply(
     plan = plan or load()
     applied: list[str] = []
     for step in in_transactions(plan.todo(installed(conn))):
-        applied += _patiently(
+        applied += _with_retries(
             conn,
             step[0].name,
-            partial(_perform, conn, plan, step, lock_timeout, patience),
+            partial(_apply_step, conn, plan, step, lock_timeout, patience),
             lock_timeout,
             patience,
         )
     if roles:
-        _patiently(conn, "roles", partial(_let_in, conn, lock_timeout), lock_timeout, patience)
+        _with_retries(conn, "roles", partial(_create_roles, conn, lock_timeout), lock_timeout, patience)
     return applied
 
 
-def _patiently(
+def _with_retries(
     conn: Connection[Any],
     name: str,
     work: Callable[[], list[str]],
@@ -96,18 +96,18 @@ def _patiently(
     deadline = time.monotonic() + patience.total_seconds()
     while True:
         try:
-            with _naming(name), conn.transaction():
+            with _located(name), conn.transaction():
                 return work()
         except MigrationFailed as failed:
             if not isinstance(failed.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
                 raise
             if time.monotonic() >= deadline:
-                raise _in_the_way(conn, failed, patience) from failed.__cause__
+                raise _gave_up(conn, failed, patience) from failed.__cause__
             pause = lock_timeout if failed.line else _POLL
         time.sleep(pause.total_seconds())
 
 
-def _perform(
+def _apply_step(
     conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
 ) -> list[str]:
     _begin(conn, step[0].name, lock_timeout)
@@ -120,13 +120,13 @@ def _perform(
         if file.transactional:
             _run(conn, file)
         else:
-            _run_aside(conn, file, patience)
+            _run_outside_transaction(conn, file, patience)
     if todo:
         _execute(conn, closing(plan, todo))
     return [file.name for file in todo]
 
 
-def _let_in(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
+def _create_roles(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
     _begin(conn, "roles", lock_timeout)
     _execute(conn, CREATE_ROLES)
     return []
@@ -142,23 +142,23 @@ def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
 
 def _run(conn: Connection[Any], file: File) -> None:
     for line, statement in statements(file.text):
-        with _naming(file.name, line, statement):
+        with _located(file.name, line, statement):
             _execute(conn, statement)
 
 
-def _run_aside(conn: Connection[Any], file: File, patience: timedelta) -> None:
+def _run_outside_transaction(conn: Connection[Any], file: File, patience: timedelta) -> None:
     """Run outside any transaction, while `conn` holds the lock in its own.
 
     It stands idle in read committed, so it has no snapshot that an index build would wait for.
     """
-    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as aside:
-        _execute(aside, settings("session", patience))
-        _execute(aside, as_owner("session"))
-        _run(aside, file)
+    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as outside:
+        _execute(outside, settings("session", patience))
+        _execute(outside, as_owner("session"))
+        _run(outside, file)
 
 
 @contextmanager
-def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
+def _located(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
     """Whatever the server says, say where."""
     try:
         yield
@@ -172,7 +172,7 @@ def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator
         ) from error
 
 
-def _in_the_way(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
+def _gave_up(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
     others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), LOCK)
     return MigrationFailed(
         f"{failed.message}; gave up after {patience}. In the way: {others or 'nobody any more'}",

@@ -20,27 +20,27 @@ def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
     Raises SchemaMissing, SchemaOutdated or SchemaTooNew.
     """
     cursor = conn.cursor(row_factory=args_row(Record))
-    with _found():
+    with _missing_schema():
         try:
             records = cursor.execute(RECORDS).fetchall()
         except pg.InsufficientPrivilege:
             records = cursor.execute(SHOWN).fetchall()
-    _judge(plan or load(), records)
+    _refuse_mismatch(plan or load(), records)
 
 
 async def averify(conn: AsyncConnection[Any], plan: Plan | None = None) -> None:
     """`verify`, for an async connection."""
     cursor = conn.cursor(row_factory=args_row(Record))
-    with _found():
+    with _missing_schema():
         try:
             records = await (await cursor.execute(RECORDS)).fetchall()
         except pg.InsufficientPrivilege:
             records = await (await cursor.execute(SHOWN)).fetchall()
-    _judge(plan or load(), records)
+    _refuse_mismatch(plan or load(), records)
 
 
 @contextmanager
-def _found() -> Iterator[None]:
+def _missing_schema() -> Iterator[None]:
     try:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName):
@@ -51,7 +51,7 @@ def _found() -> Iterator[None]:
         ) from None
 
 
-def _judge(plan: Plan, records: Sequence[Record]) -> None:
+def _refuse_mismatch(plan: Plan, records: Sequence[Record]) -> None:
     if missing := plan.missing(records):
         raise SchemaOutdated(
             f"The database lacks {missing[0].name}.sql of release {plan.version}",

@@ -7,6 +7,6 @@
 Code that does the work never logs, counts or traces by itself.
 """
 
-from holdfast.telemetry.subscribers import Bunch, emit, subscribe
+from holdfast.telemetry.subscribers import Counted, emit, subscribe
 
-__all__ = ["Bunch", "emit", "subscribe"]
+__all__ = ["Counted", "emit", "subscribe"]

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.telemetry.subscribers import Bunch
+from holdfast.telemetry.subscribers import Counted
 from holdfast.values.secret import hide_passwords, mask
 
 # What a line says besides an event's own fields, which give way.
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | float():
             return value
-        case Bunch():
+        case Counted():
             return len(value)
         case BaseException():
             return hide_passwords(f"{type(value).__name__}: {value}".removesuffix(": "))

@@ -68,7 +68,7 @@ _OF_AN_OUTAGE = {
 }
 
 
-class Bunch(tuple[T, ...]):
+class Counted(tuple[T, ...]):
     """Many values in one field of an event: a listener may go through them, a log only says how many.
 
     So one event tells of a whole batch, and a job costs nothing where nobody counts.
@@ -163,7 +163,7 @@ def _shown(value: object) -> str:
     text = (
         f"{type(value).__name__}: {' '.join(str(value).split())}"
         if isinstance(value, BaseException)
-        else str(value if isinstance(value, Bunch) else mask(value))
+        else str(value if isinstance(value, Counted) else mask(value))
     )
     text = hide_passwords(text)
     plain = text and text.isprintable() and not any(mark in text for mark in " =\"'")

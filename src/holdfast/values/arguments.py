@@ -45,12 +45,12 @@ class Arguments:
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
-        shape = self.shape
-        given = shape.seal(self._bind(args, kwargs) if args else kwargs)
+        signature = self.signature
+        given = signature.seal(self._bind(args, kwargs) if args else kwargs)
         try:
-            text = to_json(shape.fit(given))
-            if not shape.scalar:
-                shape.read(text)
+            text = to_json(signature.fit(given))
+            if not signature.scalar:
+                signature.read(text)
         except Exception as error:
             raise self._explain(given, error, _check_given) from error
         return text.decode()
@@ -58,25 +58,25 @@ class Arguments:
     def decode(self, payload: bytes | str) -> dict[str, Any]:
         """The keyword arguments in a payload, typed; raises `BadArguments` if it does not fit."""
         try:
-            return self.shape.read(payload)
+            return self.signature.read(payload)
         except Exception as error:
             raise self._explain(self._as_object(payload), error, _check_read) from error
 
     @property
     def context(self) -> str | None:
         """The parameter that the worker fills in, if there is one."""
-        return self.shape.context
+        return self.signature.context
 
     @cached_property
-    def shape(self) -> "Shape":
+    def signature(self) -> "Signature":
         hints = {name: self._hint(parameter) for name, parameter in self._parameters.items()}
         for name, hint in hints.items():
             if not _is_context(hint):
                 self._refuse_unreadable(name, hint)
-        return Shape(self._parameters, hints)
+        return Signature(self._parameters, hints)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        names = self.shape.positional
+        names = self.signature.positional
         if len(args) > len(names):
             raise BadArguments(
                 f"{self.task} takes {len(names)} positional arguments, got {len(args)}",
@@ -94,17 +94,17 @@ class Arguments:
     def _explain(
         self, given: Mapping[str, Any], error: Exception, check: Callable[[Any, Any], None]
     ) -> BadInput:
-        shape = self.shape
+        signature = self.signature
         for name in given:
-            if name == shape.context:
+            if name == signature.context:
                 return self._bad(name, "is filled in by the worker and cannot be given")
-            if name not in shape.hints and not shape.takes_more:
+            if name not in signature.hints and not signature.takes_more:
                 return self._bad(name, "does not exist", hint=self._instead(name, sent=check is _check_given))
-        for name in shape.required:
+        for name in signature.required:
             if name not in given:
                 return self._bad(name, "is missing")
         for name, value in given.items():
-            hint = shape.hints.get(name, shape.more)
+            hint = signature.hints.get(name, signature.more)
             try:
                 check(hint, value)
             except Unstorable as trouble:
@@ -119,7 +119,7 @@ class Arguments:
         return BadArguments(f"{self.task}: {error}", task=self.task)
 
     def _instead(self, name: str, *, sent: bool) -> str:
-        known = self.shape.hints
+        known = self.signature.hints
         if sent and name in self._options and not nearest(name, known):
             option = self._options[name]
             return f"It is an option: {self.task.rpartition('.')[2]}.options({option}=…).enqueue(…)."
@@ -173,7 +173,7 @@ class Arguments:
         )
 
 
-class Shape:
+class Signature:
     """A signature whose types are known: what is required, what is optional, what the worker adds."""
 
     def __init__(self, parameters: Mapping[str, _Parameter], hints: Mapping[str, Any]) -> None:

@@ -21,8 +21,8 @@ def failure(error: BaseException, secrets: list[str]) -> Failed:
     """The outcome of an attempt that raised this. Never raises, whatever the exception does when asked."""
     name = type(error).__name__
     try:
-        trace = _middle_out(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
-        return Failed(clean(scrub(_told(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
+        trace = _truncated(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
+        return Failed(clean(scrub(_message(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
     except Exception:  # noqa: BLE001 - a text that cannot be had must not cost the job
         return Failed(name, name)
 
@@ -53,7 +53,7 @@ def clean(text: str, length: int) -> str:
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as worse:  # noqa: BLE001 - an exception whose __str__ raises
@@ -72,6 +72,6 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
-def _middle_out(text: str, length: int) -> str:
+def _truncated(text: str, length: int) -> str:
     """The beginning and the end: the frames may be at the one, the error at the other."""
     return text if len(text) <= length else f"{text[: length // 2]}\n…\n{text[-length // 2 :]}"

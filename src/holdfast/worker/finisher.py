@@ -18,9 +18,9 @@ from typing import NamedTuple
 from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
-from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
-from holdfast.worker.context.notes import portions
+from holdfast.worker.context.notes import chunks
 from holdfast.worker.failure import ERROR_LENGTH, clean
 
 BATCH = 2000
@@ -159,7 +159,7 @@ class Finisher:
             self._aside += 1
             loop.call_later(pause, self._send_again, report)
         if new:
-            emit("reports.locked", jobs=Bunch(new))
+            emit("reports.locked", jobs=Counted(new))
 
     def _send_again(self, report: Report) -> None:
         self._aside -= 1
@@ -181,7 +181,7 @@ class Finisher:
                 ids, leases = [report.id for report in begun], [report.lease for report in begun]
                 seconds = [report.seconds or 0.0 for report in begun]
                 locked |= (await self._session.run(calls.start(ids, leases, seconds))).locked
-            for some in portions(events):
+            for some in chunks(events):
                 locked |= (await self._session.run(calls.publish_many(some, skip_locked=True))).locked
             if notes:
                 locked |= (await self._session.run(calls.progress_many(notes))).locked

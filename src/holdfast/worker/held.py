@@ -23,7 +23,7 @@ from holdfast.calls import Claimed, Report
 from holdfast.worker.context import Context
 from holdfast.worker.context.notes import Note
 
-Verdict = Literal["lost", "interrupted", "cancelled"]
+StopReason = Literal["lost", "interrupted", "cancelled"]
 
 
 # A msgspec struct, for there is one for each job: made in 0.1 µs, a class of ours takes 0.4.
@@ -37,25 +37,25 @@ class Running(msgspec.Struct, eq=False):
     context: Context | None = None
     recorded: bool = False
     written: Note | None = None
-    verdict: Verdict | None = None
+    stop_reason: StopReason | None = None
     in_thread: bool = False
 
     @property
-    def finished(self) -> bool:
+    def completed_by_handler(self) -> bool:
         """Whether the handler has completed its job itself: nobody holds it any more, and that is well."""
-        return self.context is not None and self.context.finished
+        return self.context is not None and self.context.completed
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Somebody cancelled the job: an async handler is cut off, a thread can only be told."""
         if not self.in_thread:
             self.stop("cancelled")
         elif self.context is not None:
             self.context.mark_cancelled()
 
-    def stop(self, verdict: Verdict) -> None:
+    def stop(self, stop_reason: StopReason) -> None:
         """Cut the handler off: an async one is cancelled, a thread sees `ctx.cancelled`."""
-        if self.verdict is None:
-            self.verdict = verdict
+        if self.stop_reason is None:
+            self.stop_reason = stop_reason
             if self.context is not None:
                 self.context.mark_cancelled()
             self.slot.cancel()
@@ -70,9 +70,9 @@ class HeldJobs:
         self.jobs: dict[str, Claimed] = {}
         self.changed = asyncio.Event()
         # Nothing is started on a lease that may have run out; the keeper moves this on.
-        self.good_until = math.inf
+        self.lease_valid_until = math.inf
         # When a claim last failed: it may have happened all the same, or may yet.
-        self.doubted_at = -math.inf
+        self.claim_doubted_at = -math.inf
         self._idle: deque[asyncio.Future[None]] = deque()
         self.closed = False
         self._lock = threading.Lock()
@@ -90,8 +90,8 @@ class HeldJobs:
             self.jobs.update({job.id: job for job in jobs})
             # Only now: in between, the keeper would take them for unknown.
             self.in_flight.discard(lease)
-            self._line_up(jobs)
-        self.rouse()
+            self._sort_in(jobs)
+        self.wake_slots()
         return jobs
 
     def take_unstarted(self) -> tuple[list[Claimed], list[str]]:
@@ -111,7 +111,7 @@ class HeldJobs:
         jobs.reverse()
         return jobs, leases
 
-    def _line_up(self, jobs: list[Claimed]) -> None:
+    def _sort_in(self, jobs: list[Claimed]) -> None:
         """Behind those that wait already, but before the less urgent ones among them."""
         buffer = self.buffer
         if not jobs:
@@ -120,14 +120,14 @@ class HeldJobs:
         buffer.extend(jobs)
         if overtakes or jobs[-1].suspect:
             # In place, for the slots know this very buffer. It is two sorted pieces: a merge, in truth.
-            lined_up = sorted(buffer, key=_turn)
+            lined_up = sorted(buffer, key=_start_order)
             buffer.clear()
             buffer.extend(lined_up)
 
     async def next(self) -> Claimed | None:
         """The next job to run, as soon as there is one; none when it is time to end."""
         while True:
-            if time.monotonic() <= self.good_until:
+            if time.monotonic() <= self.lease_valid_until:
                 with contextlib.suppress(IndexError):
                     return self.buffer.popleft()
             if self.closed:
@@ -146,12 +146,12 @@ class HeldJobs:
         with self._lock:
             return self.buffer[-1] if self.buffer else None
 
-    def surplus(self, amount: int) -> list[Claimed]:
+    def take_surplus(self, amount: int) -> list[Claimed]:
         """Take the last ones out of the buffer, so that `amount` are left."""
         with self._lock:
             return [self.buffer.pop() for _ in range(len(self.buffer) - amount)]
 
-    def rouse(self) -> None:
+    def wake_slots(self) -> None:
         """Call as many idle slots as there are jobs for them."""
         wanted = len(self._idle) if self.closed else len(self.buffer)
         while self._idle and wanted > 0:
@@ -160,15 +160,15 @@ class HeldJobs:
                 called.set_result(None)
                 wanted -= 1
 
-    def withdraw(self, called_off: Mapping[str, str]) -> list[Claimed]:
+    def take_cancelled(self, cancelled: Mapping[str, str]) -> list[Claimed]:
         """Take the jobs with these ids and leases out of the buffer."""
         with self._lock:
-            found = [job for job in self.buffer if called_off.get(job.id) == job.lease]
+            found = [job for job in self.buffer if cancelled.get(job.id) == job.lease]
             for job in found:
                 self.buffer.remove(job)
         return found
 
-    def settle(self, reports: Iterable[Report]) -> list[Claimed | None]:
+    def remove_reported(self, reports: Iterable[Report]) -> list[Claimed | None]:
         """The database has answered for these jobs: they are no longer ours. None for what was not."""
         held, jobs = self.jobs, list[Claimed | None]()
         for report in reports:
@@ -182,10 +182,10 @@ class HeldJobs:
             self.changed.set()
         return jobs
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.jobs and not self.in_flight
 
-    def forget(self) -> None:
+    def drop_all(self) -> None:
         """Everything we held belongs to others now."""
         self.buffer.clear()
         self.in_flight.clear()
@@ -200,10 +200,10 @@ class HeldJobs:
         with self._lock:
             unstarted = list(self.buffer)
             self.buffer.clear()
-        self.rouse()
+        self.wake_slots()
         return unstarted
 
 
-def _turn(job: Claimed) -> tuple[bool, int]:
+def _start_order(job: Claimed) -> tuple[bool, int]:
     # A suspect's clock is running already, so it goes first.
     return not job.suspect, -job.priority

@@ -29,8 +29,8 @@ from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
 from holdfast.telemetry import emit
 from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
-from holdfast.worker.context.notes import portions
-from holdfast.worker.duties import AT_WORK
+from holdfast.worker.context.notes import chunks
+from holdfast.worker.duties import STARTUP_SECONDS
 from holdfast.worker.held import HeldJobs, Running
 from holdfast.worker.loop import every
 
@@ -54,7 +54,7 @@ class Keeper:
         lease_time: float,
         lost: Callable[[WorkerLost], None],
         lost_jobs: Callable[[list[Running]], None],
-        called_off: Callable[[dict[str, str]], None],
+        cancelled: Callable[[dict[str, str]], None],
         released: Callable[[list[Report], list[Report], float], None],
         outage: Outage,
     ) -> None:
@@ -67,16 +67,16 @@ class Keeper:
         self._lease_time = lease_time
         self._lost = lost
         self._lost_jobs = lost_jobs
-        self._called_off = called_off
+        self._cancelled = cancelled
         self._released = released
         # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
-        self._unreleased: list[Report] = []
-        self._watch = _Watch(worker, held)
-        self._home = asyncio.get_running_loop()
+        self._unwritten_releases: list[Report] = []
+        self._detector = _BlockedLoopDetector(worker, held)
+        self._worker_loop = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
         # Why the last heartbeat failed.
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
         # or for a row, from holding up the heartbeat.
         self._session = database.session(
@@ -88,7 +88,7 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="holdfast-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._thread_main, name="holdfast-keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,7 +102,7 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._task.cancel)
         await asyncio.to_thread(self._thread.join)
 
-    def _main(self) -> None:
+    def _thread_main(self) -> None:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(self._keep())
@@ -117,9 +117,10 @@ class Keeper:
             async with asyncio.TaskGroup() as group:
                 # The registration counts as a beat, and the first jobs have the machine.
                 pause = self._lease_time / 6
-                group.create_task(every(pause, self._beat, name="heartbeat", first=min(pause, AT_WORK)))
+                first = min(pause, STARTUP_SECONDS)
+                group.create_task(every(pause, self._beat, name="heartbeat", first=first))
                 group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper", first=FLUSH_SECONDS))
-                group.create_task(every(FLUSH_SECONDS, self._look, name="watch"))
+                group.create_task(every(FLUSH_SECONDS, self._check_loop, name="watch"))
         except* WorkerLost:
             pass  # told already; there is nothing left to keep
         finally:
@@ -127,16 +128,16 @@ class Keeper:
 
     async def _beat(self) -> None:
         try:
-            await self._live_on()
-            self.trouble = None
+            await self._heartbeat()
+            self.last_error = None
         except NotReady as error:
-            self.trouble = error.message
+            self.last_error = error.message
             raise
         except WorkerLost as error:
-            self._home.call_soon_threadsafe(self._lost, error)
+            self._worker_loop.call_soon_threadsafe(self._lost, error)
             raise
 
-    async def _live_on(self) -> None:
+    async def _heartbeat(self) -> None:
         sent, before = time.monotonic(), self._last_beat
         heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
         said_at = time.time()
@@ -144,30 +145,31 @@ class Keeper:
         seconds = time.monotonic() - sent
         offset = self._last_beat.timestamp() - said_at - seconds / 2
         emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
-        late = time.monotonic() > self._held.good_until
-        self._held.good_until = sent + self._lease_time
+        late = time.monotonic() > self._held.lease_valid_until
+        self._held.lease_valid_until = sent + self._lease_time
         if late:
-            self._home.call_soon_threadsafe(self._held.rouse)
+            self._worker_loop.call_soon_threadsafe(self._held.wake_slots)
         self._beats += 1
-        await self._find_taken()
-        in_doubt = sent < self._held.doubted_at + 2 * self._lease_time
+        await self._find_lost_jobs()
+        in_doubt = sent < self._held.claim_doubted_at + 2 * self._lease_time
         if before is not None and (in_doubt or self._beats % BEATS_BETWEEN_DISOWNS == 0):
             await self._disown(before)
 
-    async def _find_taken(self) -> None:
+    async def _find_lost_jobs(self) -> None:
         """Jobs that run here but are no longer ours: overdue, or taken by hand."""
-        running = self._at_work()
+        running = self._running_jobs()
         if running:
             leases = [it.job.lease for it in running.values()]
             gone = await self._session.run(calls.not_held(list(running), leases))
-            self._let_go(running, gone)
+            self._report_lost(running, gone)
 
-    def _at_work(self) -> dict[str, Running]:
-        return {it.job.id: it for it in list(self._held.running) if it.verdict is None and not it.finished}
+    def _running_jobs(self) -> dict[str, Running]:
+        running = list(self._held.running)
+        return {it.job.id: it for it in running if it.stop_reason is None and not it.completed_by_handler}
 
-    def _let_go(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
+    def _report_lost(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
         if gone:
-            self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+            self._worker_loop.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._held.in_flight), list(self._held.jobs)
@@ -175,49 +177,49 @@ class Keeper:
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
-    async def _look(self) -> None:
-        blocked = self._watch.look()
+    async def _check_loop(self) -> None:
+        blocked = self._detector.check()
         if blocked >= RELEASE_SECONDS:
             await self._release_unstarted(blocked)
-        elif self._unreleased:
-            left, self._unreleased = self._unreleased, []
-            self._home.call_soon_threadsafe(self._released, [], left, 0.0)
+        elif self._unwritten_releases:
+            left, self._unwritten_releases = self._unwritten_releases, []
+            self._worker_loop.call_soon_threadsafe(self._released, [], left, 0.0)
 
     async def _release_unstarted(self, blocked: float) -> None:
         """Leave what waits behind the blocked loop to other workers. From here on it cannot start here."""
         jobs, leases = self._held.take_unstarted()
-        self._unreleased += [_release(job) for job in jobs]
+        self._unwritten_releases += [_release(job) for job in jobs]
         if leases:
             # A claim may still come true after we have asked: then the next heartbeats find its jobs.
-            self._held.doubted_at = time.monotonic()
+            self._held.claim_doubted_at = time.monotonic()
         for lease in leases:
             found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
-            self._unreleased += [_release(job) for job in found]
-        if self._unreleased:
+            self._unwritten_releases += [_release(job) for job in found]
+        if self._unwritten_releases:
             begun = time.monotonic()
-            refused = await self._session.run(calls.finish(self._unreleased))
+            refused = await self._session.run(calls.finish(self._unwritten_releases))
             locked = {refusal.id for refusal in refused if refusal.sqlstate == calls.LOCKED}
-            done = [report for report in self._unreleased if report.id not in locked]
-            self._unreleased = [report for report in self._unreleased if report.id in locked]
+            done = [report for report in self._unwritten_releases if report.id not in locked]
+            self._unwritten_releases = [report for report in self._unwritten_releases if report.id in locked]
             if done:
                 emit("jobs.released", worker=self._worker, jobs=len(done), blocked=blocked)
-                self._home.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
+                self._worker_loop.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
 
     async def _flush(self) -> None:
         """None of this waits for another transaction: jobs that one has locked are left for the next time."""
-        await self._hear_cancels()
-        running = self._at_work()
+        await self._check_cancels()
+        running = self._running_jobs()
         at_work = running.values()
         gone = await self._flush_starts(at_work)
         gone |= await self._flush_events(at_work)
         gone |= await self._flush_notes(at_work)
-        self._let_go(running, gone)
+        self._report_lost(running, gone)
 
-    async def _hear_cancels(self) -> None:
+    async def _check_cancels(self) -> None:
         if self._held.jobs:
-            called_off = await self._session.run(calls.cancels(self._worker))
-            if called_off:
-                self._home.call_soon_threadsafe(self._called_off, dict(called_off))
+            cancelled = await self._session.run(calls.cancels(self._worker))
+            if cancelled:
+                self._worker_loop.call_soon_threadsafe(self._cancelled, dict(cancelled))
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()
@@ -227,11 +229,11 @@ class Keeper:
             for it in running
             if not it.recorded
             and not it.job.suspect
-            and (now - it.begun >= FLUSH_SECONDS or (it.context is not None and it.context.has_spoken))
+            and (now - it.begun >= FLUSH_SECONDS or (it.context is not None and it.context.has_notes))
         ]
-        return await self._apart(long, lambda some: self._record(some, now))
+        return await self._write_together_or_each(long, lambda some: self._write_starts(some, now))
 
-    async def _apart(
+    async def _write_together_or_each(
         self, them: list[Running], write: Callable[[list[Running]], Awaitable[set[str]]]
     ) -> set[str]:
         """Write of all of them at once, or of each alone where the database refuses what one has said."""
@@ -252,7 +254,7 @@ class Keeper:
                 emit("notes.broken", job=it.job.id, error=error)
         return gone
 
-    async def _record(self, long: list[Running], now: float) -> set[str]:
+    async def _write_starts(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
         unwritten = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
         for it in long:
@@ -260,13 +262,14 @@ class Keeper:
         return unwritten.gone
 
     async def _flush_events(self, running: Iterable[Running]) -> set[str]:
-        said = [it for it in running if it.context and it.context.notes.has_events]
-        return await self._apart(said, self._publish)
+        talkative = [it for it in running if it.context and it.context.notes.has_events]
+        return await self._write_together_or_each(talkative, self._write_events)
 
-    async def _publish(self, said: list[Running]) -> set[str]:
-        own = [(it.job.id, it.context.notes, it.context.notes.unpublished()) for it in said if it.context]
+    async def _write_events(self, talkative: list[Running]) -> set[str]:
+        contexts = [(it.job.id, it.context) for it in talkative if it.context]
+        own = [(job_id, context.notes, context.notes.unpublished()) for job_id, context in contexts]
         gone, locked = set[str](), set[str]()
-        for some in portions([event for _, _, events in own for event in events]):
+        for some in chunks([event for _, _, events in own for event in events]):
             unwritten = await self._session.run(calls.publish_many(some, skip_locked=True))
             gone |= unwritten.gone
             locked |= unwritten.locked
@@ -276,11 +279,11 @@ class Keeper:
         return gone
 
     async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
-        said = [it for it in running if it.context and it.context.notes.note is not it.written]
-        return await self._apart(said, self._note)
+        talkative = [it for it in running if it.context and it.context.notes.note is not it.written]
+        return await self._write_together_or_each(talkative, self._write_notes)
 
-    async def _note(self, said: list[Running]) -> set[str]:
-        notes = [(it, it.context.notes, it.context.notes.note) for it in said if it.context]
+    async def _write_notes(self, talkative: list[Running]) -> set[str]:
+        notes = [(it, it.context.notes, it.context.notes.note) for it in talkative if it.context]
         reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
         call = calls.progress_many([report for _, _, report in reports if report])
         unwritten = await self._session.run(call)
@@ -294,7 +297,7 @@ def _release(job: Claimed) -> Report:
     return Report(job.id, job.lease, "released")
 
 
-class _Watch:
+class _BlockedLoopDetector:
     """Sees when the worker's event loop does not come round, and who holds it up.
 
     By the looks that went unanswered, not by the time that passed: a process that was stopped as a whole
@@ -307,19 +310,20 @@ class _Watch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._unanswered = 0
-        self._told = False
+        self._reported = False
 
-    def look(self) -> float:
+    def check(self) -> float:
         """For how long the loop has been blocked."""
         blocked = self._unanswered * FLUSH_SECONDS
-        if blocked >= BLOCKED_SECONDS and not self._told:
-            self._told = True
-            emit("loop.blocked", worker=self._worker, seconds=blocked, **self._culprit(), stack=self._stack())
+        if blocked >= BLOCKED_SECONDS and not self._reported:
+            self._reported = True
+            job, stack = self._blocking_job(), self._stack()
+            emit("loop.blocked", worker=self._worker, seconds=blocked, **job, stack=stack)
         self._unanswered += 1
         self._loop.call_soon_threadsafe(self._answer)
         return blocked
 
-    def _culprit(self) -> dict[str, str]:
+    def _blocking_job(self) -> dict[str, str]:
         """The job whose handler is at it. None if that is in an asyncio task of the handler's own."""
         current = asyncio.current_task(self._loop)
         for it in list(self._held.running):
@@ -336,4 +340,4 @@ class _Watch:
 
     def _answer(self) -> None:
         self._unanswered = 0
-        self._told = False
+        self._reported = False

@@ -24,19 +24,19 @@ async def every(
     """
     wake = wake or asyncio.Event()
     failures = 0
-    trouble: Exception | None = None
+    last_error: Exception | None = None
     await asyncio.sleep(first)
     while True:
         wake.clear()
         try:
             pause = await step()
             if failures:
-                emit(f"{name}.resumed", failures=failures, error=trouble)
+                emit(f"{name}.resumed", failures=failures, error=last_error)
             failures = 0
         except WorkerLost:
             raise
         except Exception as error:  # noqa: BLE001 - a bug in one duty must not end the worker
-            failures, trouble = failures + 1, error
+            failures, last_error = failures + 1, error
             pause = _pause(failures, seconds)
             kind = "failed" if isinstance(error, HoldfastError) else "broken"
             # The 1st, 2nd, 4th, 8th …: an outage is not told a thousand times.

@@ -15,7 +15,7 @@ import time
 from holdfast.worker.held import HeldJobs
 
 # How many jobs a second are worth a thousand ticks, which take 1 % of a core.
-BRISK = 5000
+BUSY_RATE = 5000
 MILLISECOND = 1_000_000
 # The loop's clock is cut off to milliseconds: what is due is due just after one.
 JUST_AFTER = 20_000
@@ -28,17 +28,17 @@ class MillisecondTimer:
         self._timer: int | None = None
 
     @property
-    def ticks(self) -> bool:
+    def is_running(self) -> bool:
         return self._timer is not None
 
-    def keep(self, pace: float) -> None:
+    def adjust(self, pace: float) -> None:
         """Tick at a brisk pace of so many jobs a second, and else be still."""
-        if pace < BRISK:
+        if pace < BUSY_RATE:
             self.stop()
         elif self._timer is None and self._held.running:
             self._timer = _every_millisecond()
             if self._timer is not None:
-                asyncio.get_running_loop().add_reader(self._timer, self._tick)
+                asyncio.get_running_loop().add_reader(self._timer, self._expired)
 
     def stop(self) -> None:
         timer, self._timer = self._timer, None
@@ -46,7 +46,7 @@ class MillisecondTimer:
             asyncio.get_running_loop().remove_reader(timer)
             os.close(timer)
 
-    def _tick(self) -> None:
+    def _expired(self) -> None:
         if self._timer is not None and self._held.running:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._timer, 8)

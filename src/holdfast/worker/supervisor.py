@@ -22,10 +22,10 @@ from holdfast.telemetry import emit
 Command = Callable[[int], Sequence[str]]
 
 # A child that lived this long was well, and is started again at once.
-WELL_SECONDS = 10.0
+HEALTHY_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 DEFAULT_GRACE = timedelta(seconds=30)
-LAST_SECONDS = 30.0
+KILL_AFTER_SECONDS = 30.0
 
 
 class Supervisor:
@@ -54,29 +54,29 @@ class Supervisor:
             loop.add_signal_handler(one, self._signalled)
         async with asyncio.TaskGroup() as group:
             for number in range(1, self._processes + 1):
-                group.create_task(self._keep(number, lifeline))
+                group.create_task(self._keep_running(number, lifeline))
         return 1 if self._failed else 0
 
-    async def _keep(self, number: int, lifeline: int) -> None:
+    async def _keep_running(self, number: int, lifeline: int) -> None:
         failures = 0
         while not self._stop.is_set():
-            born = time.monotonic()
-            code = await self._live(number, lifeline)
+            started = time.monotonic()
+            code = await self._run_child(number, lifeline)
             if code == 0 or self._stop.is_set():
                 # One that was still being loaded when it was told to stop has nothing to give back.
                 self._failed = self._failed or code not in {0, -signal.SIGTERM}
                 return
-            failures = 1 if time.monotonic() - born >= WELL_SECONDS else failures + 1
+            failures = 1 if time.monotonic() - started >= HEALTHY_SECONDS else failures + 1
             pause = min(0.1 * 2**failures, LONGEST_PAUSE) if failures > 1 else 0.0
-            emit("process.died", process=number, exit=_said(code), restart_in=pause)
-            await self._rest(pause)
+            emit("process.died", process=number, exit=_exit_text(code), restart_in=pause)
+            await self._pause(pause)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
-    async def _live(self, number: int, lifeline: int) -> int:
+    async def _run_child(self, number: int, lifeline: int) -> int:
         """One life of a child; its exit code."""
         child = await asyncio.create_subprocess_exec(
             *self._command(number), stdin=lifeline, start_new_session=True
@@ -85,7 +85,7 @@ class Supervisor:
         emit("process.started", process=number, pid=child.pid)
         try:
             for _ in range(self._signals):  # those that came while it was being started
-                self._tell(child)
+                self._signal_child(child)
             return await child.wait()
         finally:
             del self._children[number]
@@ -94,9 +94,9 @@ class Supervisor:
         self._signals += 1
         self._stop.set()
         for child in self._children.values():
-            self._tell(child)
+            self._signal_child(child)
 
-    def _tell(self, child: asyncio.subprocess.Process) -> None:
+    def _signal_child(self, child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             if self._signals > 2:  # noqa: PLR2004 - neither asked nor urged did it go
                 child.kill()
@@ -104,7 +104,7 @@ class Supervisor:
                 child.terminate()
 
 
-def follow(grace: timedelta | None = None) -> None:
+def exit_with_supervisor(grace: timedelta | None = None) -> None:
     """In a child: stop in good order when the supervisor is gone, and at last in any order."""
     lifeline = os.dup(0)
     with open(os.devnull) as nothing:  # noqa: PTH123 - a handler that reads its input finds none
@@ -114,7 +114,7 @@ def follow(grace: timedelta | None = None) -> None:
         while os.read(lifeline, 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep((grace or DEFAULT_GRACE).total_seconds() + LAST_SECONDS)
+        time.sleep((grace or DEFAULT_GRACE).total_seconds() + KILL_AFTER_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="holdfast-lifeline", daemon=True).start()
@@ -131,7 +131,7 @@ def _pipe() -> Iterator[int]:
         os.close(writing)
 
 
-def _said(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return str(code)
     with contextlib.suppress(ValueError):

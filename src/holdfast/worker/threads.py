@@ -30,18 +30,18 @@ class Threads:
         return len(self._busy)
 
     async def run(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
         def work() -> None:
             value, error = None, None
             try:
-                value = here.run(function, **arguments)
+                value = context.run(function, **arguments)
             except BaseException as raised:  # noqa: BLE001 - handed over to whoever waits
                 error = raised
             self._busy.discard(done)
             with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(_hand_over, done, value, error)
+                loop.call_soon_threadsafe(_set_result, done, value, error)
 
         self._busy.add(done)
         (self._idle.pop() if self._idle else self._start()).put(work)
@@ -58,20 +58,20 @@ class Threads:
             self._idle.pop().put(None)
 
     def _start(self) -> SimpleQueue[_Work | None]:
-        mail: SimpleQueue[_Work | None] = SimpleQueue()
+        queue: SimpleQueue[_Work | None] = SimpleQueue()
 
         def main() -> None:
-            while (work := mail.get()) is not None:
+            while (work := queue.get()) is not None:
                 work()
                 del work
                 if self._closed:
                     return
-                self._idle.append(mail)
+                self._idle.append(queue)
 
         threading.Thread(target=main, name=f"holdfast-{next(self._numbers)}", daemon=True).start()
-        return mail
+        return queue
 
 
-def _hand_over(done: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
+def _set_result(done: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
     if not done.done():
         done.set_result((value, error))

@@ -16,7 +16,7 @@ from holdfast.values.errors import HoldfastError, nearest, suggest
 from holdfast.worker.failure import clean
 from holdfast.worker.monitor.http import Address
 from holdfast.worker.monitor.pages import served
-from holdfast.worker.runtime import Runtime, Settings
+from holdfast.worker.runtime import Runtime, WorkerOptions
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
@@ -34,7 +34,7 @@ class Worker:
     """
 
     # What it does from its registration to its last word; in a test it may end otherwise.
-    make_runtime: Callable[[Database, Registry, Settings], Runtime] = Runtime
+    make_runtime: Callable[[Database, Registry, WorkerOptions], Runtime] = Runtime
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Worker:
         self._database = database
         self._registry = registry
         _check_isolated([task for task in registry if task.isolated])
-        self._settings = Settings(
+        self._options = WorkerOptions(
             queues=None if queues is None else _queues(queues),
             concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),
             lease_time=_lease_time(lease_time),
@@ -98,22 +98,22 @@ class Worker:
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
         """Whether coroutines are left that ignore their cancellation."""
-        self._doubt_queues()
-        runtime = self.make_runtime(self._database, self._registry, self._settings)
+        self._warn_of_unknown_queues()
+        runtime = self.make_runtime(self._database, self._registry, self._options)
         self._loop, self._runtime = asyncio.get_running_loop(), runtime
         try:
             with (
                 _on_signals(runtime.stop) if signals else contextlib.nullcontext(),
-                served(self._settings.http, self._database, runtime.condition),
+                served(self._options.http, self._database, runtime.condition),
             ):
                 await runtime.run(drain=drain)
         finally:
             self._runtime = self._loop = None
         return runtime.stuck
 
-    def _doubt_queues(self) -> None:
+    def _warn_of_unknown_queues(self) -> None:
         """A queue may have any name, so a misspelled one is no error; but nothing would ever come of it."""
-        asked = self._settings.queues or []
+        asked = self._options.queues or []
         declared = {task.settings.queue for task in self._registry}
         for queue in asked:
             if queue not in declared and (nearest(queue, declared) or declared.isdisjoint(asked)):
@@ -124,10 +124,10 @@ class Worker:
 def _check_isolated(tasks: list[Task[..., Any]]) -> None:
     """Now rather than when their first job comes; and what they need is loaded now, too."""
     if tasks:
-        from holdfast.worker.isolation.child import place_of  # noqa: PLC0415 - most workers need no processes
+        from holdfast.worker.isolation.child import import_path  # noqa: PLC0415 - most workers need no processes
 
         for task in tasks:
-            place_of(task)
+            import_path(task)
 
 
 def _lease_time(value: float | timedelta) -> timedelta:

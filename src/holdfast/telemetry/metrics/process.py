@@ -58,20 +58,20 @@ class Metrics:
         self._named: Counter[str] = Counter()
         self._claims: Counter[str] = Counter()
         self._tallies: dict[Key, _Tally] = {}
-        self._rounds = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
+        self._round_trips = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
         # What the database's clock is ahead of ours: only its own counts for how long a job has waited.
         self._offset: float | None = None
-        self._hears: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "jobs.claimed": self._claimed,
-            "jobs.finished": self._finished,
-            "heartbeat.accepted": self._beat,
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "jobs.claimed": self._on_claimed,
+            "jobs.finished": self._on_finished,
+            "heartbeat.accepted": self._on_heartbeat,
         }
 
     def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
         with self._lock:
-            hear = self._hears.get(name)
-            if hear is not None:
-                hear(fields)
+            handle = self._handlers.get(name)
+            if handle is not None:
+                handle(fields)
                 return
             known = name in self._events or len(self._events) < MOST_EVENTS
             self._events[name if known else OTHER] += 1
@@ -79,10 +79,10 @@ class Metrics:
                 _, field, _ = counted
                 self._named[name] += 1 if field is None else int(fields.get(field, 1))
 
-    def _claimed(self, fields: Mapping[str, Any]) -> None:
+    def _on_claimed(self, fields: Mapping[str, Any]) -> None:
         jobs = fields["jobs"]
         self._claims["jobs" if jobs else "empty"] += 1
-        self._rounds["claim"].observe(fields["seconds"])
+        self._round_trips["claim"].observe(fields["seconds"])
         now = None if self._offset is None else time.time() + self._offset
         for key, some in groupby(jobs, _PLACE):
             group, tally = list(some), self._tally(key)
@@ -91,8 +91,8 @@ class Metrics:
                 first = [job for job in group if job.attempt == 1]
                 tally.waits.observe_many([max(now - job.created / 1e6, 0.0) for job in first])
 
-    def _finished(self, fields: Mapping[str, Any]) -> None:
-        self._rounds["finish"].observe(fields["seconds"])
+    def _on_finished(self, fields: Mapping[str, Any]) -> None:
+        self._round_trips["finish"].observe(fields["seconds"])
         refused = {refusal.id for refusal in fields["refused"]}
         known = (
             (job, it) for job, it in zip(fields["jobs"], fields["reports"], strict=True) if job is not None
@@ -108,8 +108,8 @@ class Metrics:
                 for outcome in ("refused",) if report.id in refused else _counted_as(job, report):
                     counts[outcome] += 1
 
-    def _beat(self, fields: Mapping[str, Any]) -> None:
-        self._rounds["heartbeat"].observe(fields["seconds"])
+    def _on_heartbeat(self, fields: Mapping[str, Any]) -> None:
+        self._round_trips["heartbeat"].observe(fields["seconds"])
         self._offset = fields["offset"]
 
     def _tally(self, key: Key) -> "_Tally":
@@ -150,7 +150,7 @@ class Metrics:
             ("finish", "How long a batch of reports took, there and back."),
             ("heartbeat", "How long a heartbeat took, there and back."),
         ):
-            samples = list(self._rounds[name].samples({}))
+            samples = list(self._round_trips[name].samples({}))
             yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
         if self._offset is not None:
             offset = Family(

@@ -23,18 +23,18 @@ from holdfast.worker.context.notes import (
     STAGE_LENGTH,
     STATE_LIMIT,
     STEP_LENGTH,
+    HandlerEvent,
     Note,
     Notes,
-    Said,
+    chunks,
     json_text,
-    portions,
 )
 from holdfast.worker.context.tracking import Track
 from holdfast.worker.failure import clean
 
 T = TypeVar("T")
 
-_NOTHING = Note()
+_EMPTY_NOTE = Note()
 STEP_LIMIT = 256 * 1024
 # The keeper locks the rows of a running job for milliseconds. Rows that stay locked longer are locked by the
 # handler's own transaction.
@@ -50,15 +50,15 @@ class Context:
 
     __holdfast_context__: ClassVar[bool] = True
     __slots__ = (
+        "_attempt_steps",
         "_cancelled",
         "_database",
-        "_done_here",
         "_job",
         "_open",
         "_result",
         "_state",
         "_steps",
-        "finished",
+        "completed",
         "notes",
     )
 
@@ -69,13 +69,13 @@ class Context:
         self.notes = Notes(job)
         # What earlier attempts have done, as JSON text; and the steps of this one.
         self._steps: dict[str, str] = {}
-        self._done_here: set[str] = set()
+        self._attempt_steps: set[str] = set()
         self._state: dict[str, Any] = {}
         self._cancelled = False
         self._result: str | None = None
         self._open = False
         # Whether the job was finished by a transaction of the handler's own.
-        self.finished = False
+        self.completed = False
 
     @property
     def job_id(self) -> UUID:
@@ -146,7 +146,7 @@ class Context:
         as if the percentage were of the whole job.
         """
         # Loops say the same stage again and again: it is looked at once.
-        last = self.notes.note or _NOTHING
+        last = self.notes.note or _EMPTY_NOTE
         if percent is None:
             percent = last.percent
         elif type(percent) is not int or not 0 <= percent <= 100:  # noqa: PLR2004
@@ -154,12 +154,12 @@ class Context:
         if stage is None or stage == last.stage:
             stage = last.stage
         else:
-            stage = clean(_short("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+            stage = clean(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
         if message is None or message == last.message:
             message = last.message
         else:
             message = clean(limits.text("message", message), MESSAGE_LENGTH)
-        self._say(Note(percent, stage, message, last.step, last.state))
+        self._set_note(Note(percent, stage, message, last.step, last.state))
 
     def track(
         self,
@@ -196,7 +196,7 @@ class Context:
             raise limits.refused("state", state, "must be a dictionary")
         text = json_text("state", state, STATE_LIMIT)
         self._state = msgspec.json.decode(text)  # as the next attempt will find it
-        self._say((self.notes.note or _NOTHING)._replace(state=text))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(state=text))
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Do this once, whatever attempts it takes: its result is kept, and a retry gets it from there.
@@ -204,83 +204,83 @@ class Context:
         Both ways it is what JSON makes of it. A step that is cut off in the middle runs again: give its
         effects `ctx.step_key(name)`, by which they can be told from new ones.
         """
-        done, kept = self._begin(name)
+        done, kept = self._begin_step(name)
         if done:
             return kept  # type: ignore[no-any-return]  # what it returned before, as JSON
         begun = time.monotonic()
-        with self._at(name):
+        with self._step_running(name):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 if inspect.iscoroutine(value):
                     value.close()
                 raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
-            keep = self._keep(name, value, time.monotonic() - begun)
+            keep = self._save_step(name, value, time.monotonic() - begun)
             self._publish()  # what was said before it stands before it in the log
-            return self._kept(name, self._connected.run(keep))  # type: ignore[no-any-return]
+            return self._step_saved(name, self._required_database.run(keep))  # type: ignore[no-any-return]
 
     async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The async twin of `step`; the function may be async or plain."""
-        done, kept = self._begin(name)
+        done, kept = self._begin_step(name)
         if done:
             return kept
         begun = time.monotonic()
-        with self._at(name):
+        with self._step_running(name):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            keep = self._keep(name, value, time.monotonic() - begun)
+            keep = self._save_step(name, value, time.monotonic() - begun)
             await self._apublish()
-            return self._kept(name, await self._connected.arun(keep))
+            return self._step_saved(name, await self._required_database.arun(keep))
 
     def step_key(self, name: str) -> str:
         """The same text in every attempt, and in no other job: an idempotency key for what the step does."""
         return f"{self._job.id}/{name}"
 
-    def _begin(self, name: str) -> tuple[bool, Any]:
+    def _begin_step(self, name: str) -> tuple[bool, Any]:
         """Whether it is done already, and with what result."""
-        _short("name", name, STEP_LENGTH)
+        _checked_length("name", name, STEP_LENGTH)
         if not name or not name.isprintable():
             raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
-        if name in self._done_here:
+        if name in self._attempt_steps:
             raise limits.refused(
                 "name", name, "this attempt has had a step of this name", hint="Give each step its own."
             )
-        self._done_here.add(name)
+        self._attempt_steps.add(name)
         if name in self._steps:
             return True, msgspec.json.decode(self._steps[name])
         self.raise_if_cancelled()
-        self._say((self.notes.note or _NOTHING)._replace(step=clean(name, STEP_LENGTH)))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=clean(name, STEP_LENGTH)))
         return False, None
 
     @contextlib.contextmanager
-    def _at(self, name: str) -> Iterator[None]:
+    def _step_running(self, name: str) -> Iterator[None]:
         """While a step runs. One that raises is not done, and may be tried again."""
         try:
             yield
         except BaseException:
-            self._done_here.discard(name)
+            self._attempt_steps.discard(name)
             raise
 
-    def _keep(self, name: str, value: Any, seconds: float) -> Call[str | None]:
+    def _save_step(self, name: str, value: Any, seconds: float) -> Call[str | None]:
         text = json_text("result", value, STEP_LIMIT)
         return calls.keep_step(self._job.id, self._job.lease, name, text, seconds)
 
-    def _kept(self, name: str, text: str | None) -> Any:
+    def _step_saved(self, name: str, text: str | None) -> Any:
         self._steps[name] = text or "null"
-        self._say((self.notes.note or _NOTHING)._replace(step=""))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=""))
         return msgspec.json.decode(self._steps[name])
 
-    def _say(self, note: Note) -> None:
+    def _set_note(self, note: Note) -> None:
         self.notes.note = note
 
     def _publish(self) -> None:
-        for some in portions(self.notes.unpublished()):
-            self._connected.run(calls.publish_many(some))
+        for some in chunks(self.notes.unpublished()):
+            self._required_database.run(calls.publish_many(some))
             self.notes.published(some)
 
     async def _apublish(self) -> None:
-        for some in portions(self.notes.unpublished()):
-            await self._connected.arun(calls.publish_many(some))
+        for some in chunks(self.notes.unpublished()):
+            await self._required_database.arun(calls.publish_many(some))
             self.notes.published(some)
 
     def _publish_beside(self, connection: Connection[Any]) -> None:
@@ -289,10 +289,10 @@ class Context:
         If the handler's transaction has locked them itself, the other connection would wait forever. Then
         the events go into that transaction, and stay unpublished here: it may be rolled back.
         """
-        for some in portions(self.notes.unpublished()):
+        for some in chunks(self.notes.unpublished()):
             call = calls.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
-                if not self._connected.run(call).locked:
+                if not self._required_database.run(call).locked:
                     self.notes.published(some)
                     break
                 time.sleep(pause)
@@ -300,10 +300,10 @@ class Context:
                 run_on(connection, calls.publish_many(some))
 
     async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
-        for some in portions(self.notes.unpublished()):
+        for some in chunks(self.notes.unpublished()):
             call = calls.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
-                if not (await self._connected.arun(call)).locked:
+                if not (await self._required_database.arun(call)).locked:
                     self.notes.published(some)
                     break
                 await asyncio.sleep(pause)
@@ -325,26 +325,30 @@ class Context:
         counts.
         """
         completed = False
-        with self._block() as database, database.handler_connection() as connection, connection.transaction():
+        with (
+            self._only_transaction() as database,
+            database.handler_connection() as connection,
+            connection.transaction(),
+        ):
             yield connection
             self._refuse_ended(connection)
             self._publish_beside(connection)
             run_on(connection, self._completion())
             completed = True
-        self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
+        self.completed = completed  # not so if the block raised a psycopg.Rollback, which ends here
 
     @contextlib.asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         """The async twin of `transaction`."""
         completed = False
-        with self._block() as database:
+        with self._only_transaction() as database:
             async with database.ahandler_connection() as connection, connection.transaction():
                 yield connection
                 self._refuse_ended(connection)
                 await self._apublish_beside(connection)
                 await arun_on(connection, self._completion())
                 completed = True
-        self.finished = completed
+        self.completed = completed
 
     def set_result(self, value: Any) -> None:
         """The result of a job that `transaction` completes: said inside its block."""
@@ -357,16 +361,16 @@ class Context:
         self._result = result_json(self.task, value)
 
     @contextlib.contextmanager
-    def _block(self) -> Iterator[Database]:
+    def _only_transaction(self) -> Iterator[Database]:
         """One at a time, and one in all: its end is the job's."""
-        if self.finished or self._open:
-            how = "was completed by" if self.finished else "is in"
+        if self.completed or self._open:
+            how = "was completed by" if self.completed else "is in"
             raise IllegalTransition(
                 f"job {self._job.id} {how} a transaction already",
                 hint="All that belongs to the job goes into one block: pass its connection on.",
                 id=self.job_id,
             )
-        database = self._connected
+        database = self._required_database
         self._open = True
         try:
             yield database
@@ -374,7 +378,7 @@ class Context:
             self._open = False
 
     @property
-    def _connected(self) -> Database:
+    def _required_database(self) -> Database:
         if self._database is None:
             raise HoldfastError("this context has no database", hint="It was not made by a worker.")
         return self._database
@@ -392,12 +396,12 @@ class Context:
 
     # For the worker.
 
-    def remember(self, memory: Memory) -> None:
+    def restore(self, memory: Memory) -> None:
         """What earlier attempts have done."""
         self._steps = dict(memory.steps)
         self._state = msgspec.json.decode(memory.state) if memory.state else {}
 
-    def receive(self, said: Note | Said) -> None:
+    def receive(self, said: Note | HandlerEvent) -> None:
         """What the handler said in a process of its own."""
         if isinstance(said, Note):
             self.notes.note = said
@@ -405,10 +409,10 @@ class Context:
             self.notes.receive(said)
 
     @property
-    def has_spoken(self) -> bool:
+    def has_notes(self) -> bool:
         return self.notes.note is not None or self.notes.has_events
 
-    def last_words(self, report: Report, written: Note | None) -> Report:
+    def final_report(self, report: Report, written: Note | None) -> Report:
         """The report, with what is to be written before it: events, and how far a failed attempt came."""
         events = self.notes.unpublished()
         note = None if report.outcome == "completed" else self.notes.progress(self.notes.note, written)
@@ -421,7 +425,7 @@ class Context:
         self._cancelled = True
 
 
-def _short(field: str, value: object, length: int) -> str:
+def _checked_length(field: str, value: object, length: int) -> str:
     text = limits.text(field, value)
     if len(text) > length:
         raise limits.refused(field, value, f"must have at most {length} characters")

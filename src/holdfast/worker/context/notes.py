@@ -23,7 +23,7 @@ STEP_LENGTH = 100
 DATA_LIMIT = 16 * 1024
 STATE_LIMIT = 16 * 1024
 EVENT_LIMIT = 10_000
-PORTION = 500
+CHUNK = 500
 
 
 class Note(NamedTuple):
@@ -36,7 +36,7 @@ class Note(NamedTuple):
     state: str | None = None
 
 
-class Said(NamedTuple):
+class HandlerEvent(NamedTuple):
     """An event of a handler; `data` is JSON text."""
 
     number: int
@@ -47,17 +47,17 @@ class Said(NamedTuple):
 class Notes:
     """All that one attempt says."""
 
-    __slots__ = ("_events", "_job", "_lock", "_number", "_told", "note")
+    __slots__ = ("_events", "_job", "_lock", "_number", "_refusal_reported", "note")
 
     def __init__(self, job: Claimed) -> None:
         self._job = job
         self._number = 0
-        self._told = False
+        self._refusal_reported = False
         self._lock = threading.Lock()
-        self._events: list[Said] = []
+        self._events: list[HandlerEvent] = []
         self.note: Note | None = None
 
-    def event(self, name: str, data: Any) -> Said | None:
+    def event(self, name: str, data: Any) -> HandlerEvent | None:
         """Remember an event; `None` if there are too many."""
         limits.name("name", name)
         if name.startswith("job."):
@@ -66,18 +66,18 @@ class Notes:
         with self._lock:
             if self._number < EVENT_LIMIT:
                 self._number += 1
-                said = Said(self._number, name, text)
-                self._events.append(said)
-                return said
-            first, self._told = not self._told, True
+                event = HandlerEvent(self._number, name, text)
+                self._events.append(event)
+                return event
+            first, self._refusal_reported = not self._refusal_reported, True
         if first:
             emit("events.refused", job=self._job.id, task=self._job.task, limit=EVENT_LIMIT)
         return None
 
-    def receive(self, said: Said) -> None:
+    def receive(self, event: HandlerEvent) -> None:
         """Remember what was said in another process, with the number that it got there."""
         with self._lock:
-            self._events.append(said)
+            self._events.append(event)
 
     def progress(self, note: Note | None, written: Note | None) -> Progress | None:
         """What is to be written of a note, if it is another one than was written before."""
@@ -95,20 +95,20 @@ class Notes:
     def unpublished(self) -> list[Published]:
         job_id, lease = self._job.id, self._job.lease
         with self._lock:
-            return [Published(job_id, lease, *said) for said in self._events]
+            return [Published(job_id, lease, *event) for event in self._events]
 
     def published(self, events: Sequence[Published]) -> None:
         """These are written, or never will be."""
         if events:
             last = events[-1].number
             with self._lock:
-                self._events = [said for said in self._events if said.number > last]
+                self._events = [event for event in self._events if event.number > last]
 
 
-def portions(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
+def chunks(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
     """As many as go well into one call."""
-    for begin in range(0, len(events), PORTION):
-        yield events[begin : begin + PORTION]
+    for begin in range(0, len(events), CHUNK):
+        yield events[begin : begin + CHUNK]
 
 
 def json_text(field: str, value: Any, limit: int) -> str:

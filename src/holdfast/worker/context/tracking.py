@@ -45,19 +45,19 @@ class Track(Generic[T]):
         for number, item in enumerate(self._items, 1):
             self._context.raise_if_cancelled()
             yield item
-            self._say(number)
+            self._set_note(number)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         number = 0
         if isinstance(self._items, AsyncIterable):
             async for item in self._items:
                 yield item
-                self._say(number := number + 1)
+                self._set_note(number := number + 1)
         else:
             for item in self:
                 yield item
 
-    def _say(self, number: int) -> None:
+    def _set_note(self, number: int) -> None:
         if self._total is None:
             counted = f"{number:,} done"
             self._context.progress(message=f"{self._message}: {counted}" if self._message else counted)

@@ -32,13 +32,13 @@ from holdfast.task import Registry, Task
 from holdfast.values.errors import BadValue
 from holdfast.values.job import Failed, Outcome, Stop
 from holdfast.worker.context import Context
-from holdfast.worker.context.notes import Note, Said
+from holdfast.worker.context.notes import HandlerEvent, Note
 from holdfast.worker.failure import failure_of
 from holdfast.worker.outcome import outcome_of
 
-LOOK_SECONDS = 0.1
+MEMORY_CHECK_SECONDS = 0.1
 # How long a child that was told to end by closing its line may take.
-FAREWELL_SECONDS = 1.0
+EXIT_SECONDS = 1.0
 # How often a child looks whose child it is, in case that the end of its worker went unheard.
 PARENT_SECONDS = 1.0
 
@@ -46,7 +46,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class Request:
     """A job for a child, and where its handler is found there."""
 
     module: str
@@ -58,9 +58,9 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Reply:
     outcome: Outcome
-    finished: bool
+    completed: bool
     # Whether the child has begun with the job: else it died before, and the job has nothing to do with that.
     begun: bool = True
 
@@ -73,8 +73,10 @@ class Child:
     """A process that runs jobs, one at a time; its first job starts it."""
 
     def __init__(self) -> None:
-        self._line, self._theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_main, args=(self._theirs,), name="holdfast-child", daemon=True)
+        self._connection, self._child_connection = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(
+            target=_main, args=(self._child_connection,), name="holdfast-child", daemon=True
+        )
         self._lock = threading.Lock()
         self._started = False
         self._killed = ""
@@ -90,23 +92,23 @@ class Child:
             if self._started:
                 self._process.kill()
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """Tell an idle one to end."""
-        self._line.close()
+        self._connection.close()
 
     def join(self) -> None:
         """Wait until one that was told to end has ended."""
-        self._process.join(FAREWELL_SECONDS)
+        self._process.join(EXIT_SECONDS)
         self._process.kill()
         self._process.join()
 
     def run(
         self,
-        order: Order,
-        hear: Callable[[Note | Said], None],
+        request: Request,
+        on_note: Callable[[Note | HandlerEvent], None],
         seconds: float | None,
         memory_limit: int | None,
-    ) -> Answer:
+    ) -> Reply:
         """Blocks until there is an outcome, one way or the other."""
         if not self._started:
             self._start()
@@ -114,42 +116,42 @@ class Child:
         late = f"it ran longer than its timeout of {seconds or 0:g} s"
         begun = False
         try:
-            self._line.send(order)
+            self._connection.send(request)
             while True:
-                said = self._listen(end, late, memory_limit)
-                if isinstance(said, Answer):
-                    return said
-                if said == BEGUN:
+                message = self._receive(end, late, memory_limit)
+                if isinstance(message, Reply):
+                    return message
+                if message == BEGUN:
                     begun = True
                 else:
-                    hear(said)
+                    on_note(message)
         except (EOFError, OSError):
-            return Answer(self._last_words(), finished=False, begun=begun or bool(self._killed))
+            return Reply(self._failure(), completed=False, begun=begun or bool(self._killed))
 
     def _start(self) -> None:
         self._process.start()
-        self._theirs.close()
+        self._child_connection.close()
         with self._lock:
             self._started = True
             if self._killed:
                 self._process.kill()
 
-    def _listen(self, end: float | None, late: str, memory_limit: int | None) -> Any:
-        while not wait([self._line, self._process.sentinel], self._patience(end, memory_limit)):
+    def _receive(self, end: float | None, late: str, memory_limit: int | None) -> Any:
+        while not wait([self._connection, self._process.sentinel], self._wait_seconds(end, memory_limit)):
             if end is not None and time.monotonic() >= end:
                 self.kill(late)
             elif memory_limit is not None and (used := _memory(self._process.pid)) > memory_limit:
                 self.kill(f"it used {used:,} bytes of memory, the limit is {memory_limit:,}")
-        return self._line.recv()  # raises EOFError if the child is gone
+        return self._connection.recv()  # raises EOFError if the child is gone
 
-    def _patience(self, end: float | None, memory_limit: int | None) -> float | None:
+    def _wait_seconds(self, end: float | None, memory_limit: int | None) -> float | None:
         if memory_limit is not None:
-            return LOOK_SECONDS
+            return MEMORY_CHECK_SECONDS
         return None if end is None else max(end - time.monotonic(), 0)
 
-    def _last_words(self) -> Failed:
+    def _failure(self) -> Failed:
         code = self._exit_code()
-        self._line.close()
+        self._connection.close()
         if self._killed:
             kind = "TimeoutError" if "timeout" in self._killed else "Killed"
             return Failed(f"{kind}: its process was killed: {self._killed}", kind)
@@ -160,13 +162,13 @@ class Child:
         self._process.join()
         # Whoever starts a process sees to all that have ended. Another thread that has just done so for
         # this one is about to say how it ended; a handler that waited for any process never will.
-        end = time.monotonic() + FAREWELL_SECONDS
+        end = time.monotonic() + EXIT_SECONDS
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.001)
         return code or 0
 
 
-def place_of(task: Task[..., Any]) -> tuple[str, str]:
+def import_path(task: Task[..., Any]) -> tuple[str, str]:
     """Where a child finds the task; raises if it is not at the top of a module."""
     module, attribute = task.function.__module__, task.function.__qualname__
     if "<locals>" in attribute or "." in attribute:
@@ -191,21 +193,21 @@ def _memory(pid: int | None) -> int:
 
 def _main(line: "Connection[Any, Any]") -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
-    threading.Thread(target=_follow, name="holdfast-lifeline", daemon=True).start()
+    threading.Thread(target=_exit_with_worker, name="holdfast-lifeline", daemon=True).start()
     threading.current_thread().name = "holdfast-child"
     while True:
         try:
-            order = line.recv()
+            request = line.recv()
         except (EOFError, OSError):
             return
         line.send(BEGUN)
-        context = _Context(order, line)
-        outcome = _attempt(order, context)
-        context.quiet = True
-        line.send(Answer(outcome, context.finished))
+        context = _Context(request, line)
+        outcome = _attempt(request, context)
+        context.closed = True
+        line.send(Reply(outcome, context.completed))
 
 
-def _follow() -> None:
+def _exit_with_worker() -> None:
     """End with the worker, however it ended and whatever the handler is doing.
 
     multiprocessing keeps a pipe for this, whose other end only the worker holds, and which the kernel closes.
@@ -227,37 +229,37 @@ def _database(dsn: str, transaction_pooling: bool | None) -> Database:
 class _Context(Context):
     """A context whose notes travel to the worker."""
 
-    __slots__ = ("_line", "_lock", "quiet")
+    __slots__ = ("_connection", "_lock", "closed")
 
-    def __init__(self, order: Order, line: "Connection[Any, Any]") -> None:
-        super().__init__(order.job, _database(order.dsn, order.transaction_pooling))
-        self._line = line
+    def __init__(self, request: Request, line: "Connection[Any, Any]") -> None:
+        super().__init__(request.job, _database(request.dsn, request.transaction_pooling))
+        self._connection = line
         self._lock = threading.Lock()
-        self.quiet = False
-        if order.memory is not None:
-            self.remember(order.memory)
+        self.closed = False
+        if request.memory is not None:
+            self.restore(request.memory)
 
-    def _say(self, note: Note) -> None:
-        super()._say(note)
+    def _set_note(self, note: Note) -> None:
+        super()._set_note(note)
         self._send(note)
 
     def event(self, name: str, data: Any = None) -> None:
-        if said := self.notes.event(name, data):
-            self._send(said)
+        if message := self.notes.event(name, data):
+            self._send(message)
 
-    def _send(self, said: Note | Said) -> None:
+    def _send(self, message: Note | HandlerEvent) -> None:
         with self._lock:
-            if not self.quiet:
-                self._line.send(said)
+            if not self.closed:
+                self._connection.send(message)
 
 
-def _attempt(order: Order, context: Context) -> Outcome:
+def _attempt(request: Request, context: Context) -> Outcome:
     registry = Registry()
     try:
-        task = getattr(importlib.import_module(order.module), order.attribute)
+        task = getattr(importlib.import_module(request.module), request.attribute)
         # A script is named by its file, but has another name in a child: what counts is the job's.
-        registry.register(task, name=order.job.task)
-        arguments = task.decode(order.job.payload)
+        registry.register(task, name=request.job.task)
+        arguments = task.decode(request.job.payload)
         if task.context is not None:
             arguments[task.context] = context
         try:
@@ -268,7 +270,7 @@ def _attempt(order: Order, context: Context) -> Outcome:
             value = stop.outcome
         return outcome_of(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the job's failure
-        return failure_of(order.job, error, registry)
+        return failure_of(request.job, error, registry)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -19,7 +19,7 @@ from holdfast.worker.context import Context
 from holdfast.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from holdfast.worker.isolation.child import Answer, Child
+    from holdfast.worker.isolation.child import Child, Reply
 
 
 class ProcessPool:
@@ -35,66 +35,66 @@ class ProcessPool:
         self._busy: set[Child] = set()
         self._closed = False
 
-    async def enter(self) -> bool:
+    async def acquire(self) -> bool:
         """Wait until one process more may work; False if the worker stops before."""
         if self._refusing:
             return False
         if self._free > 0:
             self._free -= 1
             return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self.leave()
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.release()
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let the next one in."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(True)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
                 return
         self._free += 1
 
     def refuse(self) -> None:
         """Let nobody in any more: what has waited until now has not begun."""
         self._refusing = True
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(False)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(False)
         self._waiting.clear()
 
     async def run(
         self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
     ) -> Outcome:
-        from holdfast.worker.isolation.child import Child, Order, place_of  # noqa: PLC0415 - most workers need none
+        from holdfast.worker.isolation.child import Child, Request, import_path  # noqa: PLC0415 - most workers need none
 
         timeout = task.settings.timeout
         work = {
-            "order": Order(
-                *place_of(task), job, memory, self._database.dsn, self._database.transaction_pooling
+            "request": Request(
+                *import_path(task), job, memory, self._database.dsn, self._database.transaction_pooling
             ),
-            "hear": context.receive,
+            "on_note": context.receive,
             "seconds": None if timeout is None else timeout.total_seconds(),
             "memory_limit": task.settings.memory_limit,
         }
         while True:
             warm = self._idle.pop() if self._idle else None
-            answer = await self._ask(warm or Child(), work)
-            if answer.begun or warm is None:
+            reply = await self._ask(warm or Child(), work)
+            if reply.begun or warm is None:
                 break
             # It died while it had nothing to do: that is no job's failure.
-        context.finished = answer.finished
-        return answer.outcome
+        context.completed = reply.completed
+        return reply.outcome
 
-    async def _ask(self, child: "Child", work: dict[str, Any]) -> "Answer":
+    async def _ask(self, child: "Child", work: dict[str, Any]) -> "Reply":
         self._busy.add(child)
         try:
-            answer: Answer = await self._threads.run(child.run, work)
+            reply: Reply = await self._threads.run(child.run, work)
         except asyncio.CancelledError:
             child.kill("it was stopped")
             raise
@@ -104,7 +104,7 @@ class ProcessPool:
             self._idle.append(child)
         else:
             child.kill("it is of no more use")
-        return answer
+        return reply
 
     async def close(self) -> None:
         """Let the idle ones go; those at work are killed."""
@@ -113,12 +113,12 @@ class ProcessPool:
             child.kill("its worker ended")
         idle, self._idle = self._idle, []
         if idle:
-            await self._threads.run(_see_off, {"children": idle})
+            await self._threads.run(_end_all, {"children": idle})
 
 
-def _see_off(children: "list[Child]") -> None:
+def _end_all(children: "list[Child]") -> None:
     for child in children:
-        child.hang_up()
+        child.close()
     for child in children:
         child.join()
 

@@ -19,9 +19,9 @@ class Condition(NamedTuple):
     stopping: bool
     lease_time: float
     # Until when the last accepted heartbeat is good.
-    good_until: float
+    lease_valid_until: float
     # What the database, or the way to it, last failed with.
-    trouble: str | None
+    last_error: str | None
     concurrency: int
     buffered: int
     unwritten: int
@@ -35,7 +35,7 @@ def why_not_alive(condition: Condition, blocked: float, now: float | None = None
     why = []
     if blocked > condition.lease_time:
         why.append(f"its event loop has not turned for {blocked:.0f} s: a handler blocks it")
-    late = now - condition.good_until
+    late = now - condition.lease_valid_until
     if late > 0:
         silence = late + condition.lease_time
         why.append(f"no heartbeat was accepted for {silence:.0f} s, its lease is {condition.lease_time:g} s")
@@ -51,8 +51,8 @@ def why_not_ready(condition: Condition, blocked: float, now: float | None = None
         why.append("it is stopping")
     if condition.lost:
         why.append("it was declared lost and registers anew")
-    if condition.trouble is not None:
-        why.append(f"the database does not answer: {condition.trouble}")
+    if condition.last_error is not None:
+        why.append(f"the database does not answer: {condition.last_error}")
     return [*why, *why_not_alive(condition, blocked, now)]
 
 
@@ -63,7 +63,7 @@ def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
     for (queue, task), amount in sorted(condition.running.items()):
         running.add(amount, queue=queue, task=task)
     yield running
-    silence = max(now - condition.good_until + condition.lease_time, 0.0) if condition.worker else 0.0
+    silence = max(now - condition.lease_valid_until + condition.lease_time, 0.0) if condition.worker else 0.0
     for name, text, value in (
         ("slots_busy", "Handlers at work in this process.", condition.running.total()),
         ("slots", "How many handlers may be at work at once.", condition.concurrency),
