@@ -1,6 +1,6 @@
-"""What only a client can see of what is wrong: the schema, the way to the server, two clocks.
+"""The doctor's checks that only a client can make: the schema, a pooler, the clocks, the round trip.
 
-The rest is looked at by the database itself, in `sql/functions/inspect/doctor.sql`.
+The database makes all other checks itself, in `sql/functions/inspect/doctor.sql`.
 """
 
 import statistics
@@ -27,7 +27,7 @@ _TRIPS = 5
 
 
 def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
-    """Everything that is wrong, the worst first."""
+    """Return everything that is wrong, the worst first."""
     checks: dict[str, Callable[[Connection[Any]], Iterator[Finding]]] = {
         "schema": _schema,
         "pooling": lambda _: _pooling(database),

@@ -1,8 +1,8 @@
-"""One word when a worker loses its database, and one when it has it back, however many connections it has.
+"""Reports once when a worker loses its database and once when it is back, for all connections together.
 
-Each connection notices for itself, and at its own time. The outage begins with the first that fails and ends
-when none is left that has failed. A connection that stood idle may only be found broken afterwards: it was
-made before the end of that outage, so it begins no new one.
+Each connection notices an outage by itself. The outage begins with the first that fails, and ends when none
+is failing any more. An idle connection may be found broken later. It was made before that outage ended, so it
+begins no new one.
 """
 
 import threading
@@ -13,7 +13,7 @@ from holdfast.values.errors import DatabaseUnavailable
 
 
 class Outage:
-    """Shared by the connections of one worker, which are in several threads; each is known by its purpose."""
+    """An outage as one worker sees it, shared by its connections, which run in several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,7 +25,7 @@ class Outage:
         self.ended = 0
 
     def name_worker(self, worker: str) -> None:
-        """Name the worker in what is told from now on."""
+        """Set the worker's id for the events that follow."""
         self._worker = worker
 
     def failed(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:

@@ -1,9 +1,9 @@
-"""Where an embedded server lives, and the locks that tell who is in.
+"""The directory of an embedded server, and the locks of the processes that use it.
 
     ~/.local/share/holdfast/projects/shop-3f9c01ab/     the home of the project in /home/me/shop
 
 Each project directory has a home of its own, so that no worker runs another project's jobs. The home is not
-inside the project: nobody commits a database, or deletes it with `git clean`.
+inside the project, so that nobody commits the database, or deletes it with `git clean`.
 """
 
 import fcntl
@@ -19,8 +19,8 @@ from psycopg import conninfo
 
 from holdfast.embedded.errors import HomeUnusable
 
-# Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema
-# would land in ours.
+# Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema would
+# land in Holdfast's.
 SUPERUSER = "postgres"
 PORT = 5432  # it only names the socket's file
 SOCKET = f".s.PGSQL.{PORT}"
@@ -50,7 +50,7 @@ def open_home(path: Path | None) -> Home:
         path = (path or default_home()).expanduser().resolve()
         _make(path)
         if os.geteuid() == 0 and not any(path.iterdir()):
-            path.chmod(0o711)  # the server's user passes through; what is private inside has its own guard
+            path.chmod(0o711)  # the server's user must pass through; the contents are private
         facts = path.stat()
     except (OSError, RuntimeError) as error:
         hint = "Set HOLDFAST_HOME to a directory of yours."
@@ -64,7 +64,7 @@ def open_home(path: Path | None) -> Home:
 
 
 def default_home() -> Path:
-    """Return HOLDFAST_HOME, or else the home of the project that the current directory belongs to."""
+    """Return HOLDFAST_HOME, or the home of the project that the current directory belongs to."""
     if named := os.environ.get("HOLDFAST_HOME"):
         return Path(named)
     project = project_directory()
@@ -74,7 +74,7 @@ def default_home() -> Path:
 
 
 def project_directory() -> Path:
-    """Return the nearest directory from here upwards that looks like a project, or else this one."""
+    """Return the nearest directory from here upwards that looks like a project, or the current one."""
     here = Path.cwd()
     marked = (each for each in (here, *here.parents) if any((each / mark).exists() for mark in _MARKS))
     return next(marked, here)
@@ -92,7 +92,7 @@ def _make(path: Path) -> None:
     _make(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
     if os.geteuid() == 0:
-        path.chmod(0o711)  # whatever the umask is: root's server runs as another user, who passes through
+        path.chmod(0o711)  # despite the umask: the server of root runs as another user
 
 
 @contextmanager
@@ -117,7 +117,7 @@ def shared_lock(lock: Path) -> int:
 
 
 def is_held(lock: Path) -> bool:
-    """Whether anyone holds or shares this lock."""
+    """Return whether any process holds or shares this lock."""
     descriptor = _open(lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -133,6 +133,6 @@ def _open(lock: Path) -> int:
 
 
 def _release(descriptor: int) -> None:
-    # Unlocked, not only closed: a process forked by another thread meanwhile has a copy of it.
+    # Unlocked, not only closed: a process that another thread has just forked has a copy of it.
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     os.close(descriptor)

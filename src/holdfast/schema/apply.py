@@ -48,7 +48,7 @@ class MigrationFailed(NotReady):
 
 
 def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
-    """The names of the files that `apply` would run."""
+    """Return the names of the files that `apply` would run."""
     return [file.name for file in (plan or load()).todo(installed(conn))]
 
 
@@ -60,13 +60,14 @@ def apply(
     lock_timeout: timedelta = LOCK_TIMEOUT,
     patience: timedelta = PATIENCE,
 ) -> list[str]:
-    """Bring the database up to this release; return the names of the files that ran.
+    """Bring the database up to this release, and return the names of the files that ran.
 
-    With `roles`, also make the roles of those who use it (see functions/operate/roles.sql) and let them in.
+    With `roles`, also create the roles for users of Holdfast and grant their rights (see
+    functions/operate/roles.sql).
 
-    A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
-    it then steps aside for as long and tries again, until its file has had `patience`. Raises
-    MigrationFailed, which names the file, the line and who is in the way, or SchemaTooNew.
+    A statement waits for a table at most `lock_timeout`, because every worker queues up behind it. It then
+    pauses for as long and tries again, until its file has taken `patience`. Raises SchemaTooNew, or
+    MigrationFailed, which names the file, the line, and the sessions that hold the locks.
     """
     if not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE:
         raise ValueError("schema.apply() needs a connection of its own, idle and in autocommit mode")
@@ -134,8 +135,8 @@ def _create_roles(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
 
 def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
     _execute(conn, settings("local", lock_timeout))
-    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
-    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
+    # Tried again and again in new transactions. A waiting statement would hold a snapshot, and a `create
+    # index concurrently` of the other installer would wait for its end.
     if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
         raise MigrationFailed("Another installer is at work", file=name) from pg.LockNotAvailable()
 
@@ -147,9 +148,9 @@ def _run(conn: Connection[Any], file: File) -> None:
 
 
 def _run_outside_transaction(conn: Connection[Any], file: File, patience: timedelta) -> None:
-    """Run outside any transaction, while `conn` holds the lock in its own.
+    """Run a file outside any transaction, while `conn` holds the lock in its own.
 
-    It stands idle in read committed, so it has no snapshot that an index build would wait for.
+    `conn` is idle in read committed, so it has no snapshot that an index build would wait for.
     """
     with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as outside:
         _execute(outside, settings("session", patience))
@@ -159,7 +160,7 @@ def _run_outside_transaction(conn: Connection[Any], file: File, patience: timede
 
 @contextmanager
 def _located(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
-    """Whatever the server says, say where."""
+    """Raise an error of the server as MigrationFailed, with the file and the line."""
     try:
         yield
     except psycopg.Error as error:

@@ -18,7 +18,7 @@ from holdfast.schema.steps import (
 
 
 def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), roles: bool = False) -> str:
-    """What `apply` would do, as a script for psql; without what is `installed` already."""
+    """Return what `apply` would do as a script for psql, without the files that are `installed` already."""
     plan = plan or load()
     head = f"-- Holdfast {plan.version}, for psql --set ON_ERROR_STOP=1\n"
     steps = in_transactions(plan.todo(installed))

@@ -13,9 +13,9 @@ from holdfast.values.errors import NotAllowed, SchemaMissing, SchemaOutdated
 
 
 def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
-    """Return if this release can work with the database: one query, for the start of a worker.
+    """Return if this release can work with the database.
 
-    Two for a role that may use Holdfast and not read its tables.
+    It costs one query, and two for a role that may use Holdfast but not read its tables.
 
     Raises SchemaMissing, SchemaOutdated or SchemaTooNew.
     """

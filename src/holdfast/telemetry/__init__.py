@@ -1,4 +1,4 @@
-"""What Holdfast tells about its own work: code calls `emit`, and subscribers log, count or trace.
+"""Observability of Holdfast itself: code calls `emit`, and subscribers log, count or trace.
 
     subscribers   `emit`, `subscribe`, and the subscriber that writes to the logger "holdfast"
     logs          log records as JSON lines

@@ -1,14 +1,14 @@
-"""A function's signature as a codec: arguments ↔ the JSON object that travels as the payload.
+"""A function's signature as a codec: arguments ↔ the JSON object that is the payload.
 
     caller:  welcome.enqueue(7)  ─ bind ─ fit to the types ─ write ─ read back ─►  {"user_id":7}
     worker:  {"user_id":7}       ─ read by the types ─►  welcome(**{"user_id": 7}, ctx=…)
 
-What is enqueued is read back at once with the decoder that the worker will use, so a payload that does not
-fit the handler fails where it was made (only numbers, texts and truth values need no such trial). Arguments
-that are not given are not stored: a job that waits sees the default that the handler has when it runs.
+A payload is read back at once with the worker's decoder, so a payload that does not fit the handler fails
+where it was made. (Numbers, strings and truth values need no such test.) Arguments that are not given are not
+stored: the job gets the handler's default when it runs.
 
-Everything on the good path is msgspec's C code (under 2 µs for two arguments). Only when it refuses are the
-arguments looked at one by one, to say which of them is wrong.
+If nothing is wrong, only msgspec's C code runs (under 2 µs for two arguments). When it refuses, the arguments
+are checked one by one, to name the wrong one.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from holdfast.values.secret import Secret
 
 _Parameter = inspect.Parameter
 _SCALARS = (bool, int, float, str, NoneType)
-# The arguments in a payload, as values of their types.
+# Reads the arguments in a payload as values of their types.
 _Reader = Callable[[bytes | str], dict[str, Any]]
 
 
@@ -35,7 +35,7 @@ class Arguments:
     def __init__(
         self, task: str, function: Callable[..., Any], *, options: Mapping[str, str] | None = None
     ) -> None:
-        """`options` are words that may be given as arguments by mistake, with the option that is meant."""
+        """`options` maps words that may be given as arguments by mistake to the option that is meant."""
         self.task = task
         self._function = function
         self._options = options or {}
@@ -44,7 +44,7 @@ class Arguments:
             self._refuse_nameless(parameter)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
+        """Return the payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
         signature = self.signature
         given = signature.seal(self._bind(args, kwargs) if args else kwargs)
         try:
@@ -56,7 +56,7 @@ class Arguments:
         return text.decode()
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        """The keyword arguments in a payload, typed; raises `BadArguments` if it does not fit."""
+        """Return the typed keyword arguments in a payload; raises `BadArguments` if it does not fit."""
         try:
             return self.signature.read(payload)
         except Exception as error:
@@ -112,7 +112,7 @@ class Arguments:
                 return BadPayload(
                     f"{self.task}: argument {path!r}: {trouble.reason}", task=self.task, path=path
                 )
-            except Exception as trouble:  # noqa: BLE001 - told as the reason
+            except Exception as trouble:  # noqa: BLE001 - it becomes the reason
                 return self._bad(
                     name, f"must be {_shown(hint)}: {_reason(name, trouble)}", hint=_advice(hint)
                 )
@@ -174,7 +174,7 @@ class Arguments:
 
 
 class Signature:
-    """A signature whose types are known: what is required, what is optional, what the worker adds."""
+    """A signature with known types: the parameters, and the one that the worker fills in."""
 
     def __init__(self, parameters: Mapping[str, _Parameter], hints: Mapping[str, Any]) -> None:
         self.context = next((name for name, hint in hints.items() if _is_context(hint)), None)
@@ -201,16 +201,16 @@ class Signature:
             forbid_unknown_fields=not self.takes_more,
         )
         self.decoder = msgspec.json.Decoder(self.fields, dec_hook=from_hook)
-        # A value of one of these types is written as what is read as the same again, or not at all.
+        # Values of these types are always read back as the same value.
         self.scalar = not self.takes_more and all(
             kind in _SCALARS for hint in self.hints.values() for kind in alternatives(hint)
         )
-        # How a payload is read, chosen once, for every job pays for it.
+        # Resolved once here, not for every job.
         simple = len(self.required) == len(self.hints) and not self.takes_more
         self.read: _Reader = _simple_reader(self.decoder) if simple else self._read
 
     def seal(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Plain values become secrets where the signature says so."""
+        """Wrap plain values in `Secret` where the signature says so."""
         if not self.secrets:
             return given
         return {
@@ -219,7 +219,7 @@ class Signature:
         }
 
     def fit(self, given: dict[str, Any]) -> Any:
-        """The arguments as values of their types, ready to be written."""
+        """Return the arguments as values of their types, ready to be written."""
         fields = msgspec.convert(given, self.fields, dec_hook=from_hook)
         if not self.takes_more:
             return fields
@@ -242,7 +242,7 @@ class Signature:
 
 
 def _simple_reader(decoder: msgspec.json.Decoder[Any]) -> _Reader:
-    """For arguments all of which are always there."""
+    """Return a reader for arguments that are all required."""
     decode, as_dict = decoder.decode, msgspec.structs.asdict
     return lambda text: as_dict(decode(text))
 
@@ -257,7 +257,7 @@ def _check_read(hint: Any, text: msgspec.Raw) -> None:
 
 
 def _is_context(hint: Any) -> bool:
-    # Known by a mark, so that the worker's module need not be imported to declare a task.
+    # Recognised by an attribute, so that declaring a task does not import the worker.
     return any(getattr(_base(kind), "__holdfast_context__", False) for kind in alternatives(hint))
 
 
@@ -272,7 +272,7 @@ def _sealed(hint: Any, value: Any) -> Any:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """What a type may be: the members of a union, else itself."""
+    """Return the types that a value may have: the members of a union, otherwise the type itself."""
     if get_origin(hint) is Annotated:
         return alternatives(get_args(hint)[0])
     if get_origin(hint) in {Union, UnionType}:

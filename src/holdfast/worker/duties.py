@@ -1,4 +1,4 @@
-"""The duties that every worker offers to do: each is one SQL function, one at a time in the whole fleet."""
+"""The duties of a worker: each is one SQL function, and only one worker of the fleet runs it at a time."""
 
 import asyncio
 import contextlib
@@ -19,26 +19,26 @@ from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady
 T = TypeVar("T")
 
 ADVANCE_SECONDS = 0.25
-# While somebody holds an old snapshot, each claim walks over all that was claimed since the heads last moved.
+# While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
 ADVANCE_JOBS = 4000
 PROMOTE_SECONDS = 1.0
 RECOVER_SECONDS = 1.0
 UPKEEP_SECONDS = 60.0
 SWEEP_SECONDS = 30.0
-# A look costs something, so what falls due within a moment is promoted together.
+# A call has its cost, so jobs that fall due within this time are promoted together.
 PROMOTE_TOGETHER_SECONDS = 0.01
-# By then, who has just started is at work: until then, its first jobs have the machine.
+# A worker that has just started leaves the machine to its first jobs for this long.
 STARTUP_SECONDS = 0.25
-# What there is to clean up waits until its first rush is over.
+# Cleaning up waits until the first rush of jobs is over.
 CLEANUP_DELAY = 5.0
-# A flood of due jobs is let in bit by bit, with a rest after each: others want the server too.
+# A flood of due jobs is promoted in small batches with a pause after each, because others need the server.
 FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01
-# What `promote` answers where due jobs were left: somebody promotes them, or has locked them.
+# The pause that `promote` returns when another worker promotes due jobs, or has locked them.
 RETRY_LEFT_SECONDS = 0.1
-# How often it is noted in the database that a duty fails.
+# How often a failing duty is recorded in the database.
 REPORT_SECONDS = 60.0
-# How long a drain waits for those, and for the database.
+# How long a drain waits for such jobs, and for the database.
 PATIENCE = 1.0
 
 
@@ -67,15 +67,16 @@ class Duties:
         self._reported: dict[str, float] = {}
 
     def claimed(self, jobs: int) -> None:
-        """So many were claimed here: time to let the heads follow?"""
+        """Count claimed jobs, and advance the heads after enough of them."""
         self._claimed += jobs
         if self._claimed >= ADVANCE_JOBS:
             self.advance_now.set()
 
     def notified(self) -> None:
-        """Something has come. It may be due later, but sooner than all that we know of. Claims go first.
+        """Promote soon, because a notification came. It may tell of a job that is due before all known ones.
 
-        What becomes pending is heard of as well, so that each promotion would bring about another one.
+        Claims go first. Jobs that become pending send notifications too, so each promotion would trigger
+        another one.
         """
         if self.is_behind:
             self._notified = True
@@ -84,7 +85,7 @@ class Duties:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more was due than has become pending: then the next promotion is not far anyway."""
+        """Return whether more jobs are due than were promoted. Then the next promotion comes soon anyway."""
         return self._until_due is not None and self._until_due <= 0
 
     async def promote(self) -> float:
@@ -97,7 +98,7 @@ class Duties:
         if expected is not None and expected <= PROMOTE_SECONDS:
             self._due()
         if self._notified and not self.is_behind:
-            self._notified = False  # it may have come while this was under way
+            self._notified = False  # it may have come during the call
             return PROMOTE_TOGETHER_SECONDS
         match self._until_due:
             case None:
@@ -108,7 +109,7 @@ class Duties:
                 return min(max(soon, PROMOTE_TOGETHER_SECONDS), PROMOTE_SECONDS)
 
     async def promote_all(self, stop: asyncio.Event) -> None:
-        """Whatever is due by now, without a rest in between; also what others are about to promote."""
+        """Promote everything that is due by now, without pauses, even jobs that other workers promote."""
         patient_until = time.monotonic() + PATIENCE
         while not stop.is_set():
             try:
@@ -120,9 +121,10 @@ class Duties:
                 if self.is_behind:
                     patient_until = time.monotonic() + PATIENCE
                     continue
-                # What falls due sooner is not waited for: a job that puts itself off each time has no end.
+                # Jobs due a moment later are not waited for, because a job that always snoozes would never
+                # end.
                 if self._until_due != RETRY_LEFT_SECONDS or time.monotonic() >= patient_until:
-                    self.promote_now.set()  # the duty has slept on what was known before
+                    self.promote_now.set()  # the duty has slept on older information
                     return
             await asyncio.sleep(PROMOTE_TOGETHER_SECONDS)
 
@@ -137,14 +139,14 @@ class Duties:
 
     async def upkeep(self) -> float:
         await self._run_duty(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
-        return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not ask in step
+        return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not run in step
 
     async def sweep(self) -> float:
         begun = time.monotonic()
         rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SWEEP_SECONDS * 0.75)
         self._more_to_sweep = await self._run_duty(calls.retention.sweep(rest))
         if self._more_to_sweep:
-            return 2 * (time.monotonic() - begun)  # a rest after each: others want the server too
+            return 2 * (time.monotonic() - begun)  # a pause after each: others need the server too
         return SWEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def _run_duty(self, call: Call[T]) -> T:
@@ -159,7 +161,7 @@ class Duties:
         return answer
 
     async def _report_failure(self, duty: str, error: HoldfastError) -> None:
-        """Let the doctor know, unless it is the first failure in a row: that may be a lock in the way."""
+        """Record the failure for the doctor, except the first in a row, which may be a passing lock."""
         if self._failures[duty] == 1 or isinstance(error, DatabaseUnavailable):
             return
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be on record.
+"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be recorded.
 
 decode ─► call the handler ─► normalise what it returned ─► encode ─► Report
-   └───────────── whatever is raised on the way ─► Failed ──────────────┘
+   └───────────── an exception in any of these steps ─► Failed ─────────┘
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
 from holdfast.worker.threads import Threads
 
-# Among the headers of a job that begins anew with its attempts: replayed, or not to blame for a death.
+# A header of jobs that start again with their attempts: replayed, or not to blame for a crash.
 _RESUMES_HEADER = '"resumes"'
 _LOCKED = "another transaction has locked the job"
 
 
 class Executor:
-    """Handlers, called: async ones on the loop, plain functions in threads."""
+    """Calls handlers: async ones on the loop, plain functions in threads, isolated ones in processes."""
 
     def __init__(
         self,
@@ -52,8 +52,7 @@ class Executor:
         record: Callable[[Call[Unwritten]], Awaitable[Unwritten]],
         max_isolated: int | None = None,
     ) -> None:
-        """`record` carries a call durably. At most `max_isolated` processes work at once: one for each core
-        if that is not said."""
+        """`record` runs a call durably. At most `max_isolated` processes run, by default one per core."""
         self._registry = registry
         self._database = database
         self._record = record
@@ -61,7 +60,7 @@ class Executor:
         self.processes = ProcessPool(database, self.threads, max_isolated)
 
     def instrumented(self) -> Callable[[Running], Awaitable[Report]]:
-        """`run`, with what is to surround it: found out once, so that a job does not pay for it."""
+        """Return `run`, wrapped in the registry's instrumentation. Resolved once, not for every job."""
         around = self._registry.around
         if around is None:
             return self.run
@@ -74,7 +73,7 @@ class Executor:
 
         return run
 
-    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat, for a frame costs every job
+    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat: a frame costs every job
         job = running.job
         outcome: Outcome
         try:
@@ -102,7 +101,7 @@ class Executor:
             except Stop as stop:
                 value = stop.outcome
             if value is None:
-                # What most handlers return: nothing is to be told apart, nor encoded.
+                # Most handlers return None: there is nothing to tell apart or to encode.
                 return Report(job.id, job.lease, "completed", seconds=time.monotonic() - running.begun)
             outcome = outcome_of(task, value)
         except GeneratorExit:
@@ -110,7 +109,7 @@ class Executor:
         except asyncio.CancelledError as error:
             if running.stop_reason is not None or running.slot.cancelling():
                 raise
-            outcome = self._failed(running, error)  # the handler cancelled itself, by whatever way
+            outcome = self._failed(running, error)  # the handler cancelled itself
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             outcome = self._failed(running, error)
         return self._report_outcome(running, outcome)
@@ -118,11 +117,11 @@ class Executor:
     def _report_outcome(self, running: Running, outcome: Outcome) -> Report:
         job, seconds = running.job, time.monotonic() - running.begun
         if running.context is not None and running.context.completed:
-            return Report(job.id, job.lease, "completed", seconds=seconds)  # whatever came after its commit
+            return Report(job.id, job.lease, "completed", seconds=seconds)  # an error after it is ignored
         return self.report(job, outcome, seconds=seconds)
 
     async def _load_memory(self, context: Context, job: Claimed) -> Memory | None:
-        """Tell the handler what earlier attempts have done: without it, it must not start."""
+        """Load what earlier attempts have done. Without it, the handler must not start."""
         try:
             memory = await self._database.arun(calls.memory(job.id))
         except NotReady as error:
@@ -132,8 +131,8 @@ class Executor:
         return memory
 
     async def _run_isolated(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Report:
-        """Run it in a process of its own, as soon as there may be one more."""
-        running.recorded = True  # it has not begun, so the keeper must not write down that it has
+        """Run the job in a process as soon as one more may run."""
+        running.recorded = True  # it has not begun, so the keeper must not record its start
         if not await self.processes.acquire():
             return self.report(running.job, Released())
         try:
@@ -145,7 +144,7 @@ class Executor:
             self.processes.release()
 
     async def _run_in_process(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Outcome:
-        """Run it in a process of its own."""
+        """Run the job in a process."""
         running.context = running.context or Context(running.job)
         outcome = await self.processes.run(task, running.job, running.context, memory)
         if isinstance(outcome, Failed):
@@ -153,7 +152,7 @@ class Executor:
         return outcome
 
     async def _record_start(self, running: Running, settings: TaskOptions) -> bool:
-        """Write down that it starts: where that fails, it has not started."""
+        """Record the start, and return whether that worked: otherwise the job has not started."""
         job = running.job
         start = calls.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
         try:
@@ -162,7 +161,7 @@ class Executor:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return False
         if unwritten.locked:
-            # To wait here would keep the slot, most often for nothing: the job is being cancelled.
+            # Waiting would keep the slot, most often for nothing: the job is being cancelled.
             emit("start.failed", job=job.id, task=job.task, error=Collision(_LOCKED))
             return False
         running.recorded, running.begun = True, time.monotonic()
@@ -171,7 +170,7 @@ class Executor:
         return not unwritten.gone
 
     def report(self, job: Claimed, outcome: Outcome, *, seconds: float | None = None) -> Report:
-        """The outcome as the database is told; a result has been encoded already."""
+        """Return the report for an outcome. A result has been encoded already."""
         match outcome:
             case Done(result):
                 return Report(job.id, job.lease, "completed", result=result, seconds=seconds)
@@ -203,7 +202,7 @@ class Executor:
                 assert_never(outcome)
 
     def _retry_flag(self, job: Claimed) -> bool | None:
-        """Not at all for what must never run twice; else as the policy says."""
+        """Return False for a job that must never run twice, and otherwise None: the policy decides."""
         return False if self._registry.settings(job.task).at_most_once else None
 
     def _failed(self, running: Running, error: BaseException) -> Failed:
@@ -213,9 +212,9 @@ class Executor:
 
     def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
-        # Where a transaction of its own has completed the job, only the handler has failed.
+        # If its own transaction has completed the job, only the handler has failed.
         event = "handler.failed" if running.completed_by_handler else "job.failed"
-        # As the database decides when it gets the report.
+        # The database decides the same when it gets the report.
         dead = outcome.final or self._retry_flag(job) is False or job.attempt >= job.max_attempts
         end = {"dead": True} if dead and not running.completed_by_handler else {}
         attempts = {"attempt": job.attempt, "max_attempts": job.max_attempts}

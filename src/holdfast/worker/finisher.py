@@ -1,10 +1,10 @@
-"""Write reports in batches: the next batch as soon as the previous one is written.
+"""Writes reports in batches: the next batch as soon as the previous one is written.
 
-Under load reports collect while a batch is written; a lone report is written at once. A report leaves the
+Under load, reports collect while a batch is written; a lone report is written at once. A report leaves the
 finisher only when the database has answered. After a lost reply it is sent again, and the database accepts
 the repetition.
 
-Two kinds of reports are set aside, so that the others never wait for them, and sent again later:
+Two kinds of reports are set aside and sent again later, so that the others never wait for them:
 
 - reports on jobs that another transaction has locked, such as an open `cancel`. They join a batch again.
 - reports that fail on their own, for any other reason. Each is sent alone again.
@@ -144,10 +144,10 @@ class Finisher:
         return None
 
     def _set_aside(self, locked: Sequence[Report]) -> None:
-        """Send these reports again after a growing pause: another transaction has locked their jobs.
+        """Send these reports again after a growing pause, because another transaction has locked their jobs.
 
-        Log a job only if it is still locked after the first pause. For moments, the worker's own keeper holds
-        such locks too.
+        Log a job only if it is still locked after the first pause. The worker's own keeper briefly holds such
+        locks too.
         """
         loop, new = asyncio.get_running_loop(), list[str]()
         for report in locked:

@@ -1,17 +1,16 @@
-"""Keeps the worker's promises while its handlers run, from a thread and a connection of its own.
+"""Keeps the worker's leases and records while handlers run, in a thread with its own connection.
 
-    heartbeat   every sixth of the lease time; says when the worker was declared lost
-    starts      a job that has run for half a second is written down as running
-    events      what handlers published
-    progress    what they said of themselves, the newest of each job, in one call
-    cancels     jobs of ours that somebody called off
-    disown      after a claim that failed, jobs held in our name that we do not know are given back; and
-                those that run but are no longer ours are let go of
+    heartbeat   every sixth of the lease time; notices when the worker was declared lost
+    starts      records jobs that have run for half a second as running
+    events      writes what handlers published
+    progress    writes the newest progress of each job, in one call
+    cancels     notices held jobs that were cancelled
+    disown      after a failed claim, gives back jobs that the worker holds without knowing; and stops jobs
+                that run here but are no longer held
+    watch       reports a handler that blocks the event loop, with its stack, and releases jobs that have not
+                started for other workers
 
-    watch       a handler that blocks the event loop is reported with its stack, and jobs that have not
-                started are released for other workers to run
-
-It is a thread so that a handler which blocks the event loop does not cost the worker its jobs.
+It is a thread, so that a handler which blocks the event loop does not cost the worker its jobs.
 """
 
 import asyncio
@@ -35,12 +34,12 @@ from holdfast.worker.held import HeldJobs, Running
 from holdfast.worker.loop import every
 
 FLUSH_SECONDS = 0.5
-# For how long the loop is blocked before the log says so, and before jobs that have not started are released.
+# How long the loop is blocked before it is logged, and before jobs that have not started are released.
 BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 2.0
-# Where handlers are called.
+# The file that calls handlers.
 _EXECUTOR = str(Path(__file__).with_name("executor.py"))
-# All that the worker has ever held is walked over while somebody holds an old snapshot.
+# `disown` scans everything that the worker has ever held while some transaction holds an old snapshot.
 BEATS_BETWEEN_DISOWNS = 60
 
 
@@ -58,9 +57,10 @@ class Keeper:
         released: Callable[[list[Report], list[Report], float], None],
         outage: Outage,
     ) -> None:
-        """`lost`, `lost_jobs`, `called_off` (ids and leases) and `released` are called in the loop's thread.
+        """Call `lost`, `lost_jobs`, `called_off` (ids and leases) and `released` in the loop's thread.
 
-        `released` gets reports that were written, reports that are still to be written, and how long it took.
+        `released` gets reports that were written, reports that are still to be written, and how long that
+        took.
         """
         self._held = held
         self._worker = worker
@@ -77,8 +77,8 @@ class Keeper:
         self._last_beat: datetime | None = None
         # Why the last heartbeat failed.
         self.last_error: str | None = None
-        # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
-        # or for a row, from holding up the heartbeat.
+        # One connection serves everything. The deadline and the lock_timeout keep a slow flush from delaying
+        # the heartbeat.
         self._session = database.session(
             ("application_name", "holdfast keeper"),
             ("lock_timeout", f"{min(lease_time / 12, 1.0) * 1000:.0f}ms"),
@@ -115,14 +115,14 @@ class Keeper:
         self._ready.set()
         try:
             async with asyncio.TaskGroup() as group:
-                # The registration counts as a beat, and the first jobs have the machine.
+                # The registration counts as a heartbeat, and the first jobs get the machine.
                 pause = self._lease_time / 6
                 first = min(pause, STARTUP_SECONDS)
                 group.create_task(every(pause, self._beat, name="heartbeat", first=first))
                 group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper", first=FLUSH_SECONDS))
                 group.create_task(every(FLUSH_SECONDS, self._check_loop, name="watch"))
         except* WorkerLost:
-            pass  # told already; there is nothing left to keep
+            pass  # already reported; there are no leases left to keep
         finally:
             await self._session.close()
 
@@ -156,7 +156,7 @@ class Keeper:
             await self._disown(before)
 
     async def _find_lost_jobs(self) -> None:
-        """Jobs that run here but are no longer ours: overdue, or taken by hand."""
+        """Find jobs that run here but are no longer held: overdue, or taken away by an operator."""
         running = self._running_jobs()
         if running:
             leases = [it.job.lease for it in running.values()]
@@ -186,11 +186,11 @@ class Keeper:
             self._worker_loop.call_soon_threadsafe(self._released, [], left, 0.0)
 
     async def _release_unstarted(self, blocked: float) -> None:
-        """Leave what waits behind the blocked loop to other workers. From here on it cannot start here."""
+        """Release the jobs that wait behind the blocked loop. From here on they cannot start here."""
         jobs, leases = self._held.take_unstarted()
         self._unwritten_releases += [_release(job) for job in jobs]
         if leases:
-            # A claim may still come true after we have asked: then the next heartbeats find its jobs.
+            # A claim may still happen after this question. Then the next heartbeats find its jobs.
             self._held.claim_doubted_at = time.monotonic()
         for lease in leases:
             found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
@@ -206,7 +206,7 @@ class Keeper:
                 self._worker_loop.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
 
     async def _flush(self) -> None:
-        """None of this waits for another transaction: jobs that one has locked are left for the next time."""
+        """Write everything due. Locked jobs are left for the next time, so nothing here waits."""
         await self._check_cancels()
         running = self._running_jobs()
         at_work = running.values()
@@ -223,7 +223,7 @@ class Keeper:
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()
-        # A suspect's start was written by the claim itself.
+        # The claim itself recorded the start of a suspect.
         long = [
             it
             for it in running
@@ -236,7 +236,7 @@ class Keeper:
     async def _write_together_or_each(
         self, them: list[Running], write: Callable[[list[Running]], Awaitable[set[str]]]
     ) -> set[str]:
-        """Write of all of them at once, or of each alone where the database refuses what one has said."""
+        """Write all of them at once, or each alone if the database refuses something in one of them."""
         if not them:
             return set()
         try:
@@ -298,10 +298,10 @@ def _release(job: Claimed) -> Report:
 
 
 class _BlockedLoopDetector:
-    """Sees when the worker's event loop does not come round, and who holds it up.
+    """Detects a blocked event loop, and which job blocks it.
 
-    By the looks that went unanswered, not by the time that passed: a process that was stopped as a whole
-    has blocked nobody.
+    It counts checks without an answer instead of the time that passed: a process that was stopped as a whole
+    has blocked nothing.
     """
 
     def __init__(self, worker: str, held: HeldJobs) -> None:
@@ -313,7 +313,7 @@ class _BlockedLoopDetector:
         self._reported = False
 
     def check(self) -> float:
-        """For how long the loop has been blocked."""
+        """Return how long the loop has been blocked."""
         blocked = self._unanswered * FLUSH_SECONDS
         if blocked >= BLOCKED_SECONDS and not self._reported:
             self._reported = True
@@ -324,7 +324,7 @@ class _BlockedLoopDetector:
         return blocked
 
     def _blocking_job(self) -> dict[str, str]:
-        """The job whose handler is at it. None if that is in an asyncio task of the handler's own."""
+        """Return the job whose handler runs; empty if that is in an asyncio task of the handler's own."""
         current = asyncio.current_task(self._loop)
         for it in list(self._held.running):
             if it.slot is current:
@@ -332,7 +332,7 @@ class _BlockedLoopDetector:
         return {}
 
     def _stack(self) -> str:
-        """Where it is, from the handler on."""
+        """Return the stack from the handler on."""
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
         frames = traceback.extract_stack(frame) if frame else []
         last = max((at for at, each in enumerate(frames) if each.filename == _EXECUTOR), default=-1)

@@ -1,10 +1,10 @@
-"""One run of a worker, from its first registration to its last word.
+"""Run a worker, from its registration until it has deregistered.
 
     claimer ─► buffer ─► N slots (each: take, run, hand over) ─► finisher
        ▲ wake: notify, poll, slot freed, next due     keeper: heartbeat, starts, progress, lost leases
 
-A worker that was declared lost drops what it holds and registers anew. One that is told to stop first stops
-whatever brings in work, then its slots, then its finisher, and says goodbye.
+A worker that was declared lost drops the jobs it holds and registers again. A worker that stops
+first ends everything that brings in work, then its slots, then its finisher. Then it deregisters.
 """
 
 import asyncio
@@ -50,7 +50,8 @@ from holdfast.worker.slots import Slots
 _VERSION = version("holdfast")
 DEREGISTER_SECONDS = 10.0
 STOP_NOW_SECONDS = 1.0
-# For one call: a silent database costs a worker no more than its lease, nor an overloaded one less than this.
+# The deadline of one call lies between these. A silent database costs a worker at most its lease, and an
+# overloaded database gets at least 3 seconds.
 DEADLINES = (3.0, 30.0)
 
 
@@ -80,7 +81,7 @@ class Runtime:
         self._held = HeldJobs()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
         self._outage = Outage()
-        # A lost claim is only claimed again, so a claim need not wait for the disk.
+        # If a claim is lost in a crash, the jobs are claimed again. So a claim need not wait for the disk.
         claiming = ("application_name", "holdfast claimer"), ("synchronous_commit", "off")
         if options.notify:
             self._claim_session = database.listening_session(
@@ -109,8 +110,8 @@ class Runtime:
             outage=self._outage,
             warned=_duty_failed,
         )
-        # Each handler may have one in a transaction of its own, and one to say something meanwhile, whatever
-        # others do with the application's.
+        # A handler may hold one connection in its own transaction and use another one meanwhile. The
+        # application's pool may be exhausted, so handlers have their own.
         self._handler_pools = Database(
             database.dsn, transaction_pooling=database.transaction_pooling, pool_size=2 * options.concurrency
         )
@@ -137,7 +138,7 @@ class Runtime:
         )
         self._keeper: Keeper | None = None
         self._last_error: str | None = None
-        # What a drain must know: whether any job, or one that comes back, was reported since it last looked.
+        # For a drain: whether any job was reported since the last check, and whether any of them comes back.
         self._reported = self._retry_reported = False
 
     def _new_executor(self) -> Executor:
@@ -148,7 +149,7 @@ class Runtime:
         (self._stop_now if self._stop.is_set() else self._stop).set()
 
     def condition(self) -> Condition:
-        """How it is; from any thread."""
+        """Return the worker's state. May be called from any thread."""
         options, held = self._options, self._held
         running = Counter((it.job.queue, it.job.task) for it in list(held.running))
         beating = None if self._keeper is None else self._keeper.last_error
@@ -169,7 +170,7 @@ class Runtime:
 
     @property
     def stuck(self) -> bool:
-        """Whether handlers are left that ignore their cancellation."""
+        """Return whether handlers are left that ignore their cancellation."""
         return bool(self._held.running)
 
     async def run(self, *, drain: bool) -> None:
@@ -177,7 +178,7 @@ class Runtime:
             async with _connecting(self._claim_session, self._finish_session):
                 await self._register()
             if drain:
-                # Before anybody may find that there is nothing to do.
+                # Before the first claim can find that there is nothing to do.
                 await self._promote_due()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
@@ -194,7 +195,7 @@ class Runtime:
         finally:
             await self._shut_down()
 
-    # Being somebody.
+    # Registration.
 
     async def _register(self) -> None:
         options, begun = self._options, time.monotonic()
@@ -232,13 +233,13 @@ class Runtime:
         )
 
     def _declared_lost(self, error: WorkerLost) -> None:
-        late = str(error.worker) != self._id  # a word about an earlier registration
+        late = str(error.worker) != self._id  # a message about an earlier registration
         if not late and not self._lost.is_set():
             emit("worker.lost", worker=self._id, error=error)
             self._lost.set()
 
     async def _register_again(self) -> float:
-        """What we held was given to others: let go of it, and begin again under a new name."""
+        """Drop all jobs after the worker was declared lost, and register under a new id."""
         await self._lost.wait()
         self._held.drop_all()
         if self._keeper is not None:
@@ -250,13 +251,13 @@ class Runtime:
 
     def _stop_lost_jobs(self, lost: list[Running]) -> None:
         for running in lost:
-            # One that has ended in the meantime was not lost but reported, and its slot runs another job.
+            # A job that has ended in the meantime was reported, not lost, and its slot runs another job.
             if running in self._held.running and not running.completed_by_handler:
                 emit("lease.lost", job=running.job.id, task=running.job.task)
                 running.stop("lost")
 
     def _jobs_released(self, done: list[Report], left: list[Report], seconds: float) -> None:
-        """The keeper has released jobs while the loop was blocked."""
+        """Take over the jobs that the keeper has released while the loop was blocked."""
         if done:
             self._reports_written(Settled(done, (), seconds))
         for report in left:
@@ -264,16 +265,16 @@ class Runtime:
 
     def _cancel_jobs(self, cancelled: dict[str, str]) -> None:
         for job in self._held.take_cancelled(cancelled):
-            self._finisher.add(self._executor.report(job, Cancel("called off before it started")))
+            self._finisher.add(self._executor.report(job, Cancel("cancelled before it started")))
         for running in list(self._held.running):
             if cancelled.get(running.job.id) == running.job.lease:
                 running.cancel()
 
-    # Working.
+    # Work.
 
     @contextlib.asynccontextmanager
     async def _background(self, group: asyncio.TaskGroup, *, drain: bool) -> AsyncIterator[None]:
-        """Everything that keeps work coming in; it ends before the running jobs do."""
+        """Run every loop that brings in work. They end before the running jobs do."""
         duties = self._duties
         first, later = (0.0, 0.0) if drain else (STARTUP_SECONDS, CLEANUP_DELAY)
         steps = [
@@ -298,12 +299,12 @@ class Runtime:
             pause = await self._claimer.step()
             self._millisecond_timer.adjust(self._claimer.pace)
             self._last_error = None
-            return pause  # noqa: TRY300 - what follows is about errors
+            return pause  # noqa: TRY300 - the handlers below are for step() alone
         except NotReady as error:
             self._last_error = error.message
             raise
         except WorkerLost as error:
-            # The keeper finds out too, and may already have begun to put it right.
+            # The keeper notices it too, and may already have registered again.
             self._declared_lost(error)
             return 0.1
 
@@ -349,7 +350,7 @@ class Runtime:
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for one in done:
-                one.result()  # an error is no end of a drain
+                one.result()  # an error must not look like the end of a drain
         finally:
             for one in waits:
                 one.cancel()
@@ -362,7 +363,7 @@ class Runtime:
                 await self._held.changed.wait()
             if not self._reported:
                 return
-            # Those jobs may have enqueued others, were given back, or are to be tried again at once.
+            # Those jobs may have enqueued others, been given back, or be due for a retry at once.
             self._reported = False
             if self._retry_reported:
                 self._retry_reported = False
@@ -371,13 +372,13 @@ class Runtime:
             self._claimer.hint()
 
     async def _promote_due(self) -> None:
-        """What is due belongs to a drain."""
+        """Promote the jobs that are due, because a drain runs them too."""
         try:
             await self._duties.promote_all(self._stop)
         except NotReady:
-            self._reported = self._retry_reported = True  # once more, when the database is back
+            self._reported = self._retry_reported = True  # try again when the database is back
         except HoldfastError:
-            pass  # the duty tries again, and tells
+            pass  # the duty tries again, and reports the error
 
     async def _finish_work(self) -> None:
         unstarted, grace_ends = self._held.close(), time.monotonic() + self._options.grace
@@ -395,7 +396,7 @@ class Runtime:
         await self._wait_for_reports(grace_ends)
 
     async def _wait_for_reports(self, grace_ends: float = 0.0) -> None:
-        """Wait for the reports: until the grace has passed, and always for a moment."""
+        """Wait until the reports are written: until the grace has passed, and always for a few seconds."""
         stopping_now = asyncio.create_task(self._stop_now.wait())
         idle = asyncio.create_task(self._finisher.idle())
         try:
@@ -429,24 +430,25 @@ class Runtime:
     async def _deregister(self) -> None:
         try:
             if self._held.claim_doubted_at > -math.inf:
-                # What a claim took that was cut off never began, whatever is on record of a suspect.
+                # A claim that was interrupted may have taken jobs, and none of them has begun. Suspects are
+                # given back too, although their claim has recorded a start.
                 held, ever = list(self._held.jobs), datetime.max.replace(tzinfo=UTC)
                 disown = calls.disown(self._id, held, [], before=ever)
                 await self._duty_session.run(disown, deadline=self._deregister_timeout)
             await self._duty_session.run(calls.leave(self._id), deadline=self._deregister_timeout)
-        except Exception as error:  # noqa: BLE001 - the others find out when the lease has run out
+        except Exception as error:  # noqa: BLE001 - other workers notice it when the lease has expired
             emit("leave.failed", worker=self._id, error=error)
 
 
 def _duty_failed(warning: str) -> None:
-    """What a duty could not do and went on without."""
+    """Emit the warning with which a duty skips what it could not do."""
     if warning.startswith("duty "):
         emit("duty.failed", error=warning)
 
 
 @contextlib.asynccontextmanager
 async def _connecting(*sessions: Session) -> AsyncIterator[None]:
-    """Connect them meanwhile; where that fails, their first call says so."""
+    """Connect these sessions while the block runs. If that fails, their first call raises the error."""
     opened = asyncio.gather(*(session.open() for session in sessions), return_exceptions=True)
     try:
         yield

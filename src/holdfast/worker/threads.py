@@ -1,4 +1,4 @@
-"""Threads for handlers that are plain functions: as many as there are such handlers at work."""
+"""Threads for handlers that are plain functions: as many as such handlers run."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ _Work = Callable[[], None]
 
 
 class Threads:
-    """They are daemons, unlike those of `concurrent.futures`: a handler that cannot be stopped must not keep
-    the process from ending.
+    """A pool of daemon threads, unlike those of `concurrent.futures`.
 
-    One that was given up on goes on in its thread, and the next handler gets another.
+    A handler that cannot be stopped must not keep the process from ending. An abandoned handler continues in
+    its thread, and the next handler gets another thread.
     """
 
     def __init__(self) -> None:
@@ -37,22 +37,22 @@ class Threads:
             value, error = None, None
             try:
                 value = context.run(function, **arguments)
-            except BaseException as raised:  # noqa: BLE001 - handed over to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
                 error = raised
             self._busy.discard(done)
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nothing awaits the result
                 loop.call_soon_threadsafe(_set_result, done, value, error)
 
         self._busy.add(done)
         (self._idle.pop() if self._idle else self._start()).put(work)
         value, error = await done
-        # As a value until here: a Future refuses a StopIteration, and whoever awaits it would wait for ever.
+        # Passed as a value: a Future refuses a StopIteration, and the await would never end.
         if error is not None:
             raise error
         return value
 
     def close(self) -> None:
-        """Let the idle ones go, and the others as soon as they are done."""
+        """End the idle threads, and the others when their handlers have returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)

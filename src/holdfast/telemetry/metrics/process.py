@@ -1,10 +1,10 @@
-"""Counts what this process tells of itself: one subscriber, and the only place where anything is counted.
+"""Counts what this process reports: one subscriber, and the only place where anything is counted.
 
     metrics = Metrics()
     unsubscribe = subscribe(metrics)
     print(exposition(metrics.families()))
 
-Batches come as one event each, so a job costs a few additions, and nothing at all where nobody subscribes.
+A batch is one event, so a job costs a few additions, and nothing if nobody subscribes.
 """
 
 import threading
@@ -20,24 +20,24 @@ from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
 
 Key = tuple[str, str]
 
-# More pairs of queue and task than this, or more names of events, are counted together under this name.
+# Pairs of queue and task beyond this number, or names of events, are counted together as "(other)".
 MOST_KEYS = 500
 MOST_EVENTS = 200
 OTHER = "(other)"
 
-# By outcome of a report: the counter, and what it says.
+# By outcome of a report: the help text of its counter.
 _OUTCOMES = {
     "completed": "Jobs that were completed.",
     "failed": "Attempts that failed: the handler raised, or asked for a retry.",
     "retried": "Failed attempts after which the job waits for another one.",
     "dead": "Jobs that ended in the dead letters.",
-    "cancelled": "Jobs that were called off while this process held them.",
+    "cancelled": "Jobs that were cancelled while this process held them.",
     "snoozed": "Attempts that asked to be run later.",
     "released": "Jobs that were given back before they started.",
     "interrupted": "Attempts that a shutdown cut off.",
     "refused": "Reports that the database refused: the job was no longer held.",
 }
-# Events that deserve a name of their own, and by which field they count.
+# Events with a counter of their own: its name, the field to add up, and its help text.
 _COUNTED: dict[str, tuple[str, str | None, str]] = {
     "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
     "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
@@ -50,7 +50,7 @@ _COUNTED: dict[str, tuple[str, str | None, str]] = {
 
 
 class Metrics:
-    """A subscriber that keeps counts; `families()` from any thread."""
+    """A subscriber that counts. `families()` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -59,7 +59,7 @@ class Metrics:
         self._claims: Counter[str] = Counter()
         self._tallies: dict[Key, _Tally] = {}
         self._round_trips = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
-        # What the database's clock is ahead of ours: only its own counts for how long a job has waited.
+        # By how much the database's clock is ahead. Waiting times go by the database's clock alone.
         self._offset: float | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "jobs.claimed": self._on_claimed,
@@ -121,7 +121,7 @@ class Metrics:
         return found
 
     def families(self) -> list[Family]:
-        """What was counted until now."""
+        """Return everything counted until now."""
         with self._lock:
             return list(self._families())
 
@@ -154,7 +154,7 @@ class Metrics:
             yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
         if self._offset is not None:
             offset = Family(
-                "holdfast_clock_offset_seconds", "gauge", "What the database's clock is ahead of ours."
+                "holdfast_clock_offset_seconds", "gauge", "By how much the database's clock is ahead."
             )
             offset.add(self._offset)
             yield offset
@@ -176,12 +176,12 @@ class Metrics:
 
 
 class _Tally:
-    """What was counted of one queue and task."""
+    """The counts of one queue and task."""
 
     __slots__ = ("counts", "runs", "waits")
 
     def __init__(self) -> None:
-        # From the first on: a counter that appears with its first failure hides that failure from `rate()`.
+        # From the start: a counter that appears with its first failure hides that failure from `rate()`.
         self.counts: Counter[str] = Counter(dict.fromkeys(("claimed", "completed", "failed", "dead"), 0))
         self.runs = Histogram()
         self.waits = Histogram()
@@ -195,8 +195,10 @@ def _place_of_first(pair: tuple[Claimed, Report]) -> Key:
 
 
 def _counted_as(job: Claimed, report: Report) -> tuple[str, ...]:
-    """Under which names a report counts. Whether a job is dead is the database's to say; this is what its
-    claim says of the attempts that are left."""
+    """Return the names under which a report counts.
+
+    Only the database knows whether a job is dead. This uses the attempts that the claim has shown.
+    """
     last = report.retry is False or job.attempt >= job.max_attempts
     match report.outcome:
         case "failed":

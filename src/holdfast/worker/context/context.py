@@ -1,4 +1,4 @@
-"""What a handler is told about its job, and what it can tell back."""
+"""`Context`: what a handler can ask about its job, and what it can report."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from holdfast.database import AsyncConnection, Connection, Database, arun_on, in
 from holdfast.task import result_json
 from holdfast.values import limits
 from holdfast.values.errors import HoldfastError, IllegalTransition
-from holdfast.values.job import CALLED_OFF, Cancel, Stop
+from holdfast.values.job import CANCELLED_WHILE_RUNNING, Cancel, Stop
 from holdfast.worker.context.notes import (
     MESSAGE_LENGTH,
     STAGE_LENGTH,
@@ -42,9 +42,9 @@ KEEPER_PAUSES = (0.02, 0.05, 0.1)
 
 
 class Context:
-    """A handler's view of its own job: a parameter annotated `Context` is filled in.
+    """A handler's view of its own job, passed in a parameter that is annotated `Context`.
 
-    `progress`, `event` and `checkpoint` only touch memory: the worker writes what they say within half a
+    `progress`, `event` and `checkpoint` only touch memory. The worker writes what they report within half a
     second, and before the attempt ends. They work from threads and processes too.
     """
 
@@ -65,16 +65,16 @@ class Context:
     def __init__(self, job: Claimed, database: Database | None = None) -> None:
         self._job = job
         self._database = database
-        # What is said here and written by the worker.
+        # The reports of this attempt, until the worker writes them.
         self.notes = Notes(job)
-        # What earlier attempts have done, as JSON text; and the steps of this one.
+        # The results of earlier attempts' steps as JSON text, and the names of this attempt's steps.
         self._steps: dict[str, str] = {}
         self._attempt_steps: set[str] = set()
         self._state: dict[str, Any] = {}
         self._cancelled = False
         self._result: str | None = None
         self._open = False
-        # Whether the job was finished by a transaction of the handler's own.
+        # True after the handler's own transaction has completed the job.
         self.completed = False
 
     @property
@@ -95,7 +95,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, counted from 1."""
+        """The number of this attempt, counted from 1."""
         return self._job.attempt
 
     @property
@@ -104,7 +104,7 @@ class Context:
 
     @property
     def lease(self) -> UUID:
-        """What a report on this job must show."""
+        """The lease that a report on this job must present."""
         return UUID(self._job.lease)
 
     @property
@@ -117,35 +117,35 @@ class Context:
 
     @property
     def schedule(self) -> str | None:
-        """The schedule that brought this job, if one did."""
+        """The schedule that enqueued this job, if one did."""
         name: str | None = self.headers.get("schedule")
         return name
 
     @property
     def tick(self) -> datetime | None:
-        """For which time of its schedule it runs; `None` if it was run besides its times, or has none."""
+        """The time of its schedule that this job is for; `None` if it was enqueued in another way."""
         tick = self.headers.get("tick")
         return datetime.fromisoformat(tick) if tick else None
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: somebody called the job off, or this worker no longer holds it."""
+        """True if the handler should stop: the job was cancelled, or its lease was lost."""
         return self._cancelled
 
     def raise_if_cancelled(self) -> None:
-        """End the attempt here if the job was called off: for loops in plain functions."""
+        """End the attempt here if the job was cancelled: for loops in plain functions."""
         if self._cancelled:
-            raise Stop(Cancel(CALLED_OFF))
+            raise Stop(Cancel(CANCELLED_WHILE_RUNNING))
 
     def progress(
         self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
     ) -> None:
-        """Say how far the job is. What is left out stays as it was.
+        """Report how far the job is. Arguments that are left out stay as they were.
 
-        The newest wins, also where it is smaller: a stage may begin at 0 again. The time left is estimated
+        The newest value wins, even if it is smaller: a stage may begin at 0 again. The time left is estimated
         as if the percentage were of the whole job.
         """
-        # Loops say the same stage again and again: it is looked at once.
+        # Loops report the same stage again and again, so it is checked once.
         last = self.notes.note or _EMPTY_NOTE
         if percent is None:
             percent = last.percent
@@ -169,18 +169,18 @@ class Context:
         stage: str | None = None,
         message: str | None = None,
     ) -> Track[T]:
-        """Go through these and say after each how far it is: `for page in ctx.track(pages): …`.
+        """Iterate over items and report progress after each: `for page in ctx.track(pages): …`.
 
-        Also with `async for`. Give the `total` where the items have no length; without either, they are
-        counted in the message. It ends the attempt, before the next item, if the job was called off.
+        It works with `async for` too. Give the `total` if the items have no length. Without either, the
+        message counts them. If the job was cancelled, the attempt ends before the next item.
         """
         return Track(self, items, total=total, stage=stage, message=message)
 
     def event(self, name: str, data: Any = None) -> None:
-        """Add to the log of the job: what happened, and what there is to know about it (as JSON)."""
+        """Add an event to the job's log: its name, and its data as JSON."""
         self.notes.event(name, data)
 
-    # Going on where an earlier attempt has stopped.
+    # Continuing where an earlier attempt has stopped.
 
     @property
     def state(self) -> dict[str, Any]:
@@ -188,9 +188,10 @@ class Context:
         return dict(self._state)
 
     def checkpoint(self, state: dict[str, Any]) -> None:
-        """Keep how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
+        """Store how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
 
-        What was done after the last one that was written, half a second ago at most, is done again.
+        The next attempt repeats what was done after the last checkpoint that was written: at most half a
+        second.
         """
         if not isinstance(state, dict):
             raise limits.refused("state", state, "must be a dictionary")
@@ -199,10 +200,10 @@ class Context:
         self._set_note((self.notes.note or _EMPTY_NOTE)._replace(state=text))
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Do this once, whatever attempts it takes: its result is kept, and a retry gets it from there.
+        """Call a function once, whatever number of attempts the job takes. A retry gets the stored result.
 
-        Both ways it is what JSON makes of it. A step that is cut off in the middle runs again: give its
-        effects `ctx.step_key(name)`, by which they can be told from new ones.
+        The result is always what JSON makes of it. A step that is interrupted runs again: give its effects
+        `ctx.step_key(name)`, so that a repetition can be recognised.
         """
         done, kept = self._begin_step(name)
         if done:
@@ -215,7 +216,7 @@ class Context:
                     value.close()
                 raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
             keep = self._save_step(name, value, time.monotonic() - begun)
-            self._publish()  # what was said before it stands before it in the log
+            self._publish()  # earlier reports stand before the step in the log
             return self._step_saved(name, self._required_database.run(keep))  # type: ignore[no-any-return]
 
     async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -233,11 +234,11 @@ class Context:
             return self._step_saved(name, await self._required_database.arun(keep))
 
     def step_key(self, name: str) -> str:
-        """The same text in every attempt, and in no other job: an idempotency key for what the step does."""
+        """Return an idempotency key for the step: the same in every attempt, and in no other job."""
         return f"{self._job.id}/{name}"
 
     def _begin_step(self, name: str) -> tuple[bool, Any]:
-        """Whether it is done already, and with what result."""
+        """Return whether an earlier attempt has done this step, and its result."""
         _checked_length("name", name, STEP_LENGTH)
         if not name or not name.isprintable():
             raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
@@ -254,7 +255,7 @@ class Context:
 
     @contextlib.contextmanager
     def _step_running(self, name: str) -> Iterator[None]:
-        """While a step runs. One that raises is not done, and may be tried again."""
+        """Allow a step that raises to be tried again."""
         try:
             yield
         except BaseException:
@@ -286,8 +287,8 @@ class Context:
     def _publish_beside(self, connection: Connection[Any]) -> None:
         """Publish on another connection than the handler's, so that the keeper can write to the same rows.
 
-        If the handler's transaction has locked them itself, the other connection would wait forever. Then
-        the events go into that transaction, and stay unpublished here: it may be rolled back.
+        If the handler's transaction has locked those rows itself, the other connection would wait forever.
+        Then the events go into that transaction, and stay unpublished here: it may be rolled back.
         """
         for some in chunks(self.notes.unpublished()):
             call = calls.publish_many(some, skip_locked=True)
@@ -310,19 +311,19 @@ class Context:
             else:
                 await arun_on(connection, calls.publish_many(some))
 
-    # Finishing in a transaction of its own.
+    # Completing the job in the handler's own transaction.
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
-        """A connection whose commit also completes the job: the work and its end are one, or neither is.
+        """Open a transaction whose commit also completes the job: both happen, or neither does.
 
             with ctx.transaction() as conn:
                 conn.execute("update account set balance = balance - 10 where id = 1")
 
-        At the end of the block the job is completed under its lease and all of it is committed. If the lease
-        was lost it raises `LeaseLost`, and `NotHeld` if the job was completed before, by a commit whose reply
-        was lost: then nothing remains, nor if the block raises. What the handler does afterwards no longer
-        counts.
+        At the end of the block the job is completed under its lease, and everything is committed. It raises
+        `LeaseLost` if the lease was lost, and `NotHeld` if an earlier commit, whose reply was lost, has
+        completed the job. In these cases, and if the block raises, everything is rolled back. The outcome of
+        the code after the block is ignored.
         """
         completed = False
         with (
@@ -335,7 +336,7 @@ class Context:
             self._publish_beside(connection)
             run_on(connection, self._completion())
             completed = True
-        self.completed = completed  # not so if the block raised a psycopg.Rollback, which ends here
+        self.completed = completed  # False if the block raised a psycopg.Rollback, which ends here
 
     @contextlib.asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
@@ -351,7 +352,7 @@ class Context:
         self.completed = completed
 
     def set_result(self, value: Any) -> None:
-        """The result of a job that `transaction` completes: said inside its block."""
+        """Set the result of a job that `transaction` completes. Call it inside the block."""
         if not self._open:
             raise IllegalTransition(
                 f"{self.task}: there is no transaction whose commit would store this result",
@@ -362,7 +363,7 @@ class Context:
 
     @contextlib.contextmanager
     def _only_transaction(self) -> Iterator[Database]:
-        """One at a time, and one in all: its end is the job's."""
+        """Allow one transaction per job, because its end is the job's end."""
         if self.completed or self._open:
             how = "was completed by" if self.completed else "is in"
             raise IllegalTransition(
@@ -397,12 +398,12 @@ class Context:
     # For the worker.
 
     def restore(self, memory: Memory) -> None:
-        """What earlier attempts have done."""
+        """Restore what earlier attempts have done."""
         self._steps = dict(memory.steps)
         self._state = msgspec.json.decode(memory.state) if memory.state else {}
 
     def receive(self, said: Note | HandlerEvent) -> None:
-        """What the handler said in a process of its own."""
+        """Take over what the handler has reported from its own process."""
         if isinstance(said, Note):
             self.notes.note = said
         else:
@@ -413,7 +414,10 @@ class Context:
         return self.notes.note is not None or self.notes.has_events
 
     def final_report(self, report: Report, written: Note | None) -> Report:
-        """The report, with what is to be written before it: events, and how far a failed attempt came."""
+        """Return the report together with the last events and progress, which are written before it.
+
+        If the job is completed, its progress no longer matters.
+        """
         events = self.notes.unpublished()
         note = None if report.outcome == "completed" else self.notes.progress(self.notes.note, written)
         if not events and note is None:
@@ -421,7 +425,7 @@ class Context:
         return msgspec.structs.replace(report, events=events, note=note)
 
     def mark_cancelled(self) -> None:
-        """Tell the handler that its job is no longer its own; for the worker."""
+        """Tell the handler to stop, because its job was cancelled or lost."""
         self._cancelled = True
 
 

@@ -1,7 +1,7 @@
-"""What a handler has said and its worker has yet to write: the newest note on its progress, and its events.
+"""Reports of a handler that its worker has not yet written: the newest progress, and events.
 
-Handlers say it from the loop, from threads and from processes of their own; the keeper reads it from its own
-thread, and a step writes it from the handler's. A note is only ever replaced; the events have a lock.
+Handlers report from the loop, from threads and from other processes. The keeper reads it in its own thread,
+and a step writes it in the handler's thread. A note is only ever replaced; a lock guards the events.
 """
 
 import threading
@@ -27,7 +27,7 @@ CHUNK = 500
 
 
 class Note(NamedTuple):
-    """How far a job is. `state` is its checkpoint as JSON text; `step` is empty between two steps."""
+    """The progress of a job. `state` is its checkpoint as JSON text; `step` is empty between two steps."""
 
     percent: int | None = None
     stage: str | None = None
@@ -37,7 +37,7 @@ class Note(NamedTuple):
 
 
 class HandlerEvent(NamedTuple):
-    """An event of a handler; `data` is JSON text."""
+    """An event that a handler has reported; `data` is JSON text."""
 
     number: int
     name: str
@@ -45,7 +45,7 @@ class HandlerEvent(NamedTuple):
 
 
 class Notes:
-    """All that one attempt says."""
+    """Everything that one attempt reports."""
 
     __slots__ = ("_events", "_job", "_lock", "_number", "_refusal_reported", "note")
 
@@ -58,7 +58,7 @@ class Notes:
         self.note: Note | None = None
 
     def event(self, name: str, data: Any) -> HandlerEvent | None:
-        """Remember an event; `None` if there are too many."""
+        """Store an event and return it; `None` if there are too many."""
         limits.name("name", name)
         if name.startswith("job."):
             raise limits.refused("name", name, "events of this name are the queue's own; take another")
@@ -75,12 +75,12 @@ class Notes:
         return None
 
     def receive(self, event: HandlerEvent) -> None:
-        """Remember what was said in another process, with the number that it got there."""
+        """Store an event of another process, with the number that it got there."""
         with self._lock:
             self._events.append(event)
 
     def progress(self, note: Note | None, written: Note | None) -> Progress | None:
-        """What is to be written of a note, if it is another one than was written before."""
+        """Return what must be written of a note; `None` if it was written before."""
         if note is None or note is written:
             return None
         state = None if written is not None and note.state is written.state else note.state
@@ -98,7 +98,7 @@ class Notes:
             return [Published(job_id, lease, *event) for event in self._events]
 
     def published(self, events: Sequence[Published]) -> None:
-        """These are written, or never will be."""
+        """Forget these events: they are written, or never will be."""
         if events:
             last = events[-1].number
             with self._lock:
@@ -106,13 +106,13 @@ class Notes:
 
 
 def chunks(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
-    """As many as go well into one call."""
+    """Yield the events in chunks that fit into one call."""
     for begin in range(0, len(events), CHUNK):
         yield events[begin : begin + CHUNK]
 
 
 def json_text(field: str, value: Any, limit: int) -> str:
-    """A value as JSON text that can be stored; raises `BadValue`."""
+    """Return a value as JSON text that can be stored; raises `BadValue`."""
     try:
         text = to_json(value)
     except Unstorable as trouble:

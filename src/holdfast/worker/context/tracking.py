@@ -1,4 +1,4 @@
-"""Progress by going through a collection."""
+"""`ctx.track(items)`: progress by counting items."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Track(Generic[T]):
-    """Goes through a collection, with `for` or `async for`, and says after each item how far it is.
+    """An iterable, for `for` or `async for`, that reports progress after each item.
 
-    Where a job was called off, it ends the attempt before the next item.
+    If the job was cancelled, it ends the attempt before the next item.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""A process that runs handlers for a worker, as the two of them see it.
+"""A process that runs handlers for a worker, as both sides see it.
 
     worker ── job ──► child: import the task, decode, call, encode
        ◄── notes, at last the outcome ──┘
 
-A thread of the worker looks after each job, since it waits for three things at a time: a word from the child,
-the end of the child, and the moment when it has had enough. A thread of the child waits for the end of the
-worker, which takes the child with it.
+A thread of the worker watches each job. It waits for three things at once: a message from the child, the end
+of the child, and a timeout. A thread of the child waits for the end of the worker, and ends the child with
+it.
 
 Only a worker with a task that asks for a process loads this module, and multiprocessing with it.
 """
@@ -37,9 +37,9 @@ from holdfast.worker.failure import failure_of
 from holdfast.worker.outcome import outcome_of
 
 MEMORY_CHECK_SECONDS = 0.1
-# How long a child that was told to end by closing its line may take.
+# How long a child may take to end after its pipe was closed.
 EXIT_SECONDS = 1.0
-# How often a child looks whose child it is, in case that the end of its worker went unheard.
+# How often a child checks who its parent is, in case it has missed the end of its worker.
 PARENT_SECONDS = 1.0
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -47,7 +47,7 @@ _SPAWN = multiprocessing.get_context("spawn")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job for a child, and where its handler is found there."""
+    """A job for a child, and where the child finds its handler."""
 
     module: str
     attribute: str
@@ -61,11 +61,11 @@ class Request:
 class Reply:
     outcome: Outcome
     completed: bool
-    # Whether the child has begun with the job: else it died before, and the job has nothing to do with that.
+    # False if the child has not begun the job. Then, the child died before, and the job is not the cause.
     begun: bool = True
 
 
-# A child's first word on a job: it has it.
+# A child's first message on a job: it has received it.
 BEGUN = "begun"
 
 
@@ -86,18 +86,18 @@ class Child:
         return self._started and not self._killed and self._process.is_alive()
 
     def kill(self, why: str) -> None:
-        """From any thread, also while it is being started; whoever waits for the outcome is told why."""
+        """Kill the process, from any thread, even while it starts. `run` then fails with this reason."""
         with self._lock:
             self._killed = self._killed or why
             if self._started:
                 self._process.kill()
 
     def close(self) -> None:
-        """Tell an idle one to end."""
+        """Tell an idle process to end."""
         self._connection.close()
 
     def join(self) -> None:
-        """Wait until one that was told to end has ended."""
+        """Wait for the end of the process, and kill it if that takes too long."""
         self._process.join(EXIT_SECONDS)
         self._process.kill()
         self._process.join()
@@ -109,7 +109,7 @@ class Child:
         seconds: float | None,
         memory_limit: int | None,
     ) -> Reply:
-        """Blocks until there is an outcome, one way or the other."""
+        """Run a job, and block until there is an outcome."""
         if not self._started:
             self._start()
         end = None if seconds is None else time.monotonic() + seconds
@@ -160,8 +160,9 @@ class Child:
 
     def _exit_code(self) -> int:
         self._process.join()
-        # Whoever starts a process sees to all that have ended. Another thread that has just done so for
-        # this one is about to say how it ended; a handler that waited for any process never will.
+        # Another thread that starts a process collects all processes that have ended, this one among them,
+        # and sets the exit code in a moment. If a handler has waited for any process, no exit code ever
+        # comes.
         end = time.monotonic() + EXIT_SECONDS
         while (code := self._process.exitcode) is None and time.monotonic() < end:
             time.sleep(0.001)
@@ -169,7 +170,10 @@ class Child:
 
 
 def import_path(task: Task[..., Any]) -> tuple[str, str]:
-    """Where a child finds the task; raises if it is not at the top of a module."""
+    """Return the module and name by which a child imports the task.
+
+    Raises if the task is not at the top of a module.
+    """
     module, attribute = task.function.__module__, task.function.__qualname__
     if "<locals>" in attribute or "." in attribute:
         raise BadValue(
@@ -181,7 +185,7 @@ def import_path(task: Task[..., Any]) -> tuple[str, str]:
 
 
 def _memory(pid: int | None) -> int:
-    """The bytes in memory of a process; 0 where the system does not say."""
+    """Return the memory of a process in bytes; 0 if the system does not tell."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -208,11 +212,11 @@ def _main(line: "Connection[Any, Any]") -> None:
 
 
 def _exit_with_worker() -> None:
-    """End with the worker, however it ended and whatever the handler is doing.
+    """End this process when the worker ends, whatever the handler is doing.
 
-    multiprocessing keeps a pipe for this, whose other end only the worker holds, and which the kernel closes.
-    But a handler in the worker may have forked, and that process holds it too: then it is our parent that is
-    another one.
+    multiprocessing keeps a pipe for this, whose other end only the worker holds and the kernel closes. If a
+    handler in the worker has forked, that process holds the pipe too. Then this process notices that it has
+    another parent.
     """
     worker = multiprocessing.parent_process()
     while worker is not None and worker.is_alive() and os.getppid() == worker.pid:
@@ -222,12 +226,12 @@ def _exit_with_worker() -> None:
 
 @cache
 def _database(dsn: str, transaction_pooling: bool | None) -> Database:
-    """One for all jobs of this process: to connect anew takes longer than most of them."""
+    """Return one database for all jobs of this process, because connecting takes longer than most of them."""
     return Database(dsn, transaction_pooling=transaction_pooling)
 
 
 class _Context(Context):
-    """A context whose notes travel to the worker."""
+    """A context that sends its notes to the worker."""
 
     __slots__ = ("_connection", "_lock", "closed")
 
@@ -257,7 +261,7 @@ def _attempt(request: Request, context: Context) -> Outcome:
     registry = Registry()
     try:
         task = getattr(importlib.import_module(request.module), request.attribute)
-        # A script is named by its file, but has another name in a child: what counts is the job's.
+        # A script is named by its file and has another name in a child. The job's name counts.
         registry.register(task, name=request.job.task)
         arguments = task.decode(request.job.payload)
         if task.context is not None:

@@ -1,9 +1,8 @@
-"""The processes in which a worker runs handlers that ask for one of their own: for work that takes all of a
-core, or that may crash or swell. What goes on between the two is in `child`.
+"""The processes in which a worker runs isolated handlers: work that fills a core, may crash, or leaks memory.
 
-A child is kept warm and runs one job at a time. Its handler can be stopped for certain: it is killed when it
-is called off, runs out of time, or outgrows its memory; and when it dies, by whatever way, that is the
-failure of its job alone.
+An idle child is kept for the next job, and runs one job at a time. Its handler can always be stopped: the
+child is killed when the job is cancelled, runs out of time or exceeds its memory limit. If the child dies in
+any other way, only its own job fails. `child` describes the messages between the two.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ProcessPool:
-    """Whatever may take a moment, to start a process, to talk to it, to see its end, is done in threads."""
+    """A pool of processes. Threads start a process, talk to it, and wait for its end."""
 
     def __init__(self, database: Database, threads: Threads, most: int | None = None) -> None:
         self._free = most or cores()
@@ -36,7 +35,7 @@ class ProcessPool:
         self._closed = False
 
     async def acquire(self) -> bool:
-        """Wait until one process more may work; False if the worker stops before."""
+        """Wait until one more process may run; False if the worker stops before."""
         if self._refusing:
             return False
         if self._free > 0:
@@ -52,7 +51,7 @@ class ProcessPool:
             raise
 
     def release(self) -> None:
-        """Let the next one in."""
+        """Let the next waiting job run."""
         while self._waiting:
             waiter = self._waiting.popleft()
             if not waiter.done():
@@ -61,7 +60,7 @@ class ProcessPool:
         self._free += 1
 
     def refuse(self) -> None:
-        """Let nobody in any more: what has waited until now has not begun."""
+        """Refuse the jobs that still wait: none of them has begun."""
         self._refusing = True
         for waiter in self._waiting:
             if not waiter.done():
@@ -87,7 +86,7 @@ class ProcessPool:
             reply = await self._ask(warm or Child(), work)
             if reply.begun or warm is None:
                 break
-            # It died while it had nothing to do: that is no job's failure.
+            # The child died while it was idle, so this is not the job's failure.
         context.completed = reply.completed
         return reply.outcome
 
@@ -107,7 +106,7 @@ class ProcessPool:
         return reply
 
     async def close(self) -> None:
-        """Let the idle ones go; those at work are killed."""
+        """End the idle processes, and kill those that run."""
         self._closed = True
         for child in self._busy:
             child.kill("its worker ended")
@@ -124,7 +123,7 @@ def _end_all(children: "list[Child]") -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Whether a worker lives and can take work, judged by what is known of it; and what it has in hand."""
+"""The health of a worker, and its gauges for Prometheus."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from holdfast.telemetry.metrics import Family
 
 
 class Condition(NamedTuple):
-    """A worker as it is now. Times are of the monotonic clock."""
+    """The state of a worker. Times are of the monotonic clock."""
 
     # Empty until it is registered.
     worker: str
@@ -18,9 +18,9 @@ class Condition(NamedTuple):
     lost: bool
     stopping: bool
     lease_time: float
-    # Until when the last accepted heartbeat is good.
+    # When the lease ends that the last accepted heartbeat has renewed.
     lease_valid_until: float
-    # What the database, or the way to it, last failed with.
+    # The last error of the database or of the connection to it.
     last_error: str | None
     concurrency: int
     buffered: int
@@ -30,7 +30,10 @@ class Condition(NamedTuple):
 
 
 def why_not_alive(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """What is wrong with it for good; nothing if it lives. `blocked` is how long its loop has not turned."""
+    """Return why the worker must be restarted; empty if it is alive.
+
+    `blocked` is for how long its event loop is blocked.
+    """
     now = time.monotonic() if now is None else now
     why = []
     if blocked > condition.lease_time:
@@ -43,21 +46,21 @@ def why_not_alive(condition: Condition, blocked: float, now: float | None = None
 
 
 def why_not_ready(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """Why it takes no work just now; nothing if it does."""
+    """Return why it takes no jobs just now; empty if it does."""
     why = []
     if not condition.worker:
         why.append("it is starting: not registered yet")
     if condition.stopping:
         why.append("it is stopping")
     if condition.lost:
-        why.append("it was declared lost and registers anew")
+        why.append("it was declared lost and registers again")
     if condition.last_error is not None:
         why.append(f"the database does not answer: {condition.last_error}")
     return [*why, *why_not_alive(condition, blocked, now)]
 
 
 def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
-    """What it is and has in hand, for Prometheus."""
+    """Yield the worker's gauges: its slots, its jobs, and its health."""
     now = time.monotonic()
     running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers are at work in this process.")
     for (queue, task), amount in sorted(condition.running.items()):

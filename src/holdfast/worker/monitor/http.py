@@ -1,8 +1,8 @@
-"""A small HTTP server for probes and Prometheus, in a thread and an event loop of its own.
+"""A small HTTP server for probes and Prometheus, in its own thread and event loop.
 
-It answers also while a handler blocks the worker's loop, and can say so; and it takes nothing from that loop.
-Only GET and HEAD, one request a connection, each bounded in size and time. Whoever can reach it sees the
-names of queues and tasks and what was counted of them, never a payload.
+It answers even while a handler blocks the worker's loop, and takes nothing from that loop. It accepts GET and
+HEAD, one request per connection, with limits in size and time. A client sees the names of queues and tasks
+and their counts, but never a payload.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0
 RESPONSE_SECONDS = 10.0
 MOST_CONNECTIONS = 128
-# Nobody else's business, unless an address is given.
+# Only this machine, unless an address is given.
 LOCAL = "127.0.0.1"
 STOP_SECONDS = 2.0
 
@@ -38,7 +38,7 @@ _PHRASES = {
 
 
 class Address(NamedTuple):
-    """Where to listen: a port of a host, or the path of a socket."""
+    """An address to listen on: a port of a host, or the path of a socket."""
 
     host: str = LOCAL
     port: int = 0
@@ -46,9 +46,9 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, value: object) -> "Address":
-        """From 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
+        """Return the address for 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
 
-        A port alone is one of this machine: 127.0.0.1.
+        A port without a host is one of this machine: 127.0.0.1.
         """
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(text, str):
@@ -64,7 +64,7 @@ class Address(NamedTuple):
         return cls(host=host or LOCAL, port=int(port))
 
     def of_process(self, number: int) -> "Address":
-        """That of one of several processes, which are counted from 1: each has the next port."""
+        """Return the address of one of several processes, counted from 1: each has the next port."""
         if self.path is not None:
             return self._replace(path=f"{self.path}.{number}")
         if self.port == 0:
@@ -92,7 +92,7 @@ Page = Callable[[], Awaitable[Response]]
 
 
 class HttpServer:
-    """Serves `pages`, by path, until it is stopped. The pages are asked in its own loop."""
+    """A server of `pages`, by path. The pages run in its own loop."""
 
     def __init__(self, address: Address, pages: Mapping[str, Page]) -> None:
         self._address = address
@@ -106,7 +106,7 @@ class HttpServer:
         self._thread = threading.Thread(target=self._main, name="holdfast-http", daemon=True)
 
     def start(self) -> None:
-        """Returns when it listens; raises if it cannot."""
+        """Start, and return when the server listens; raises if it cannot."""
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
@@ -116,7 +116,7 @@ class HttpServer:
             ) from self._error
 
     def stop(self) -> None:
-        """At once: whoever is being answered is hung up on."""
+        """Stop at once, and cut off open requests."""
         if self._loop is not None and self._task is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._task.cancel)
@@ -151,7 +151,7 @@ class HttpServer:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[writer] = None
         if len(self._connections) > MOST_CONNECTIONS:
-            # Not this one: a silent connection must not keep a probe out.
+            # The oldest goes, not this one: a silent connection must not keep a probe out.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.transport.abort()
@@ -163,13 +163,13 @@ class HttpServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # they have gone, or never came to the point
+            pass  # the client is gone, or sent no request
         finally:
             self._connections.pop(writer, None)
             writer.transport.abort()
 
     async def _respond(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
-        """What to say, and whether only its head was asked for."""
+        """Return the response, and whether the request was a HEAD."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -194,7 +194,7 @@ class HttpServer:
                 return await page()
         except (HoldfastError, TimeoutError) as error:
             return Response.json(503, error=f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - a bug here must not look like a worker that is gone
+        except Exception as error:  # noqa: BLE001 - a bug here must not look like a dead worker
             emit("http.broken", path=path, error=error)
             return Response.json(500, error=type(error).__name__)
 

@@ -1,4 +1,4 @@
-"""What a worker says over HTTP: /healthz, /readyz, /metrics, /metrics/queues."""
+"""The pages of a worker: /healthz, /readyz, /metrics, /metrics/queues."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,16 @@ from holdfast.worker.monitor.health import Condition
 from holdfast.worker.monitor.http import Address, HttpServer, Page, Response
 
 PROBE_SECONDS = 0.5
-# To count the jobs of a database takes it a moment: once for all who ask within this time.
+# Counting the jobs of a database takes a moment, so all requests within this time share one count.
 OVERVIEW_SECONDS = 5.0
 OVERVIEW_DEADLINE = 10.0
 
 
 @contextlib.contextmanager
 def served(address: Address | None, database: Database, condition: Callable[[], Condition]) -> Iterator[None]:
-    """Within the block, the pages of this worker are to be had there; without an address nothing is counted.
+    """Serve the worker's pages while the block runs. Without an address, nothing is served or counted.
 
-    `condition` is asked from another thread than the worker's.
+    `condition` is called from another thread than the worker's.
     """
     if address is None:
         yield
@@ -88,7 +88,7 @@ class Pages:
         return Response(200, exposition(families), CONTENT_TYPE)
 
     async def queues(self) -> Response:
-        """What stands in the database: the same on every worker, so one of them is asked."""
+        """Return the gauges of the whole database. Every worker has the same, so scrape one of them."""
         async with self._overview_lock:
             if self._seen_at is None or time.monotonic() - self._seen_at > OVERVIEW_SECONDS:
                 self._overview = await self._query_overview()
@@ -105,7 +105,7 @@ class Pages:
 
 
 class LoopProbe:
-    """Beats in the worker's loop, twice a second; a handler that blocks the loop makes it miss."""
+    """A timer that runs in the worker's loop twice a second. It is late while a handler blocks the loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -113,7 +113,7 @@ class LoopProbe:
 
     @property
     def missed(self) -> float:
-        """For how many seconds it should have beaten and has not; from any thread."""
+        """Return by how many seconds the timer is late. May be called from any thread."""
         return max(time.monotonic() - self._ran_at - PROBE_SECONDS, 0.0)
 
     def stop(self) -> None:
@@ -132,14 +132,14 @@ def _health_response(condition: Condition, why: list[str]) -> Response:
 
 
 def _process(started_at: float) -> Iterator[Family]:
-    """What every Prometheus client says of its process, by the same names."""
+    """Yield what every Prometheus client exports of its process, under the same names."""
     cpu = Family("process_cpu_seconds_total", "counter", "User and system CPU time of this process.")
     cpu.add(time.process_time())
     yield cpu
     start = Family("process_start_time_seconds", "gauge", "When this worker began, in seconds since 1970.")
     start.add(started_at)
     yield start
-    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux says it
+    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux tells it
         memory = Family("process_resident_memory_bytes", "gauge", "Memory of this process.")
         memory.add(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
         yield memory
