@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from psycopg import AsyncConnection, Connection, errors as pg
+from psycopg import Connection, errors as pg
 from psycopg.rows import args_row
 
 from holdfast.schema.plan import Plan, Record, load, newest
@@ -25,17 +25,6 @@ def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
             records = cursor.execute(RECORDS).fetchall()
         except pg.InsufficientPrivilege:
             records = cursor.execute(SHOWN).fetchall()
-    _refuse_mismatch(plan or load(), records)
-
-
-async def averify(conn: AsyncConnection[Any], plan: Plan | None = None) -> None:
-    """`verify`, for an async connection."""
-    cursor = conn.cursor(row_factory=args_row(Record))
-    with _missing_schema():
-        try:
-            records = await (await cursor.execute(RECORDS)).fetchall()
-        except pg.InsufficientPrivilege:
-            records = await (await cursor.execute(SHOWN)).fetchall()
     _refuse_mismatch(plan or load(), records)
 
 

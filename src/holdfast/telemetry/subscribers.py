@@ -5,9 +5,6 @@ do with it:
 
     emit("job.failed", job=job.id, task=job.task, attempt=2)
 
-    with span("claim", queue="mail") as result:        # claim.begin, then claim.end with its duration
-        result["amount"] = len(jobs)
-
     unsubscribe = subscribe(lambda name, fields: print(name, fields))
 
 Names are `noun.verb` in the past tense (`worker.lost`). One subscriber is there from the start: it writes to
@@ -16,9 +13,8 @@ the stdlib logger "holdfast". The subscribers are the only state that any module
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast.values.errors import DatabaseUnavailable
@@ -31,17 +27,10 @@ _logger = logging.getLogger("holdfast")
 
 # By the whole name, otherwise by its last word; everything else is INFO.
 _LEVELS = {
-    # Several times per job.
-    "job.claimed": logging.DEBUG,
-    "job.started": logging.DEBUG,
-    "job.completed": logging.DEBUG,
-    "job.enqueued": logging.DEBUG,
+    # Many times per second.
     "jobs.claimed": logging.DEBUG,
     "jobs.finished": logging.DEBUG,
     "heartbeat.accepted": logging.DEBUG,
-    "worker.woken": logging.DEBUG,
-    "begin": logging.DEBUG,
-    "end": logging.DEBUG,
     # Worth knowing.
     "jobs.recovered": logging.WARNING,  # a worker has died, and perhaps a job has used its last attempt
     "failed": logging.WARNING,
@@ -49,13 +38,10 @@ _LEVELS = {
     "locked": logging.WARNING,
     "refused": logging.WARNING,
     "kept": logging.WARNING,
-    "interrupted": logging.WARNING,
-    "disconnected": logging.WARNING,
     "blocked": logging.WARNING,
     "doubted": logging.WARNING,
     # Needs action.
     "died": logging.ERROR,
-    "crashed": logging.ERROR,
     "broken": logging.ERROR,
 }
 
@@ -90,25 +76,6 @@ def emit(name: str, /, **fields: Any) -> None:
         except Exception:  # a failing subscriber, or the log of its failure, must not stop the work
             with suppress(Exception):
                 _logger.exception("subscriber %r failed on %s", subscriber, name)
-
-
-@contextmanager
-def span(name: str, /, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Report when something begins (`name.begin`) and ends (`name.end`, with `duration` in seconds).
-
-    Values that the body puts into the yielded dictionary are reported at the end. If the body raises, the
-    end has the exception as `error`, and the exception is raised on.
-    """
-    result: dict[str, Any] = {}
-    emit(f"{name}.begin", **fields)
-    begun = time.perf_counter()
-    try:
-        yield result
-    except BaseException as error:
-        result["error"] = error
-        raise
-    finally:
-        emit(f"{name}.end", **{**fields, **result, "duration": time.perf_counter() - begun})
 
 
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
