@@ -1,7 +1,6 @@
 """The user that the server's processes run as: the user itself, or an ordinary user instead of root."""
 
 import os
-import pwd
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +37,8 @@ def _owner(data: Path) -> Account | None:
 
 
 def _ordinary_user() -> Account:
+    import pwd  # noqa: PLC0415 - Windows has no such module
+
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             user = pwd.getpwnam(name)

@@ -6,7 +6,6 @@ Each project directory has a home of its own, so that no worker runs another pro
 inside the project, so that nobody commits the database, or deletes it with `git clean`.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -14,10 +13,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from psycopg import conninfo
 
-from holdfast.embedded.errors import HomeUnusable
+from holdfast.embedded.errors import EmbeddedError, HomeUnusable
 
 # Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema would
 # land in Holdfast's.
@@ -46,6 +46,10 @@ class Home:
 
 def open_home(path: Path | None) -> Home:
     """Return the home at this path, or that of the project; create it if necessary."""
+    if os.name == "nt":
+        raise EmbeddedError(
+            "the embedded PostgreSQL does not run on Windows", hint="Set HOLDFAST_DSN to your own database."
+        )
     try:
         path = (path or default_home()).expanduser().resolve()
         _make(path)
@@ -100,7 +104,7 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
     """Hold a lock that has one holder at a time."""
     descriptor = _open(lock)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _flock(descriptor, "LOCK_EX")
         yield
     finally:
         _release(descriptor)
@@ -112,7 +116,7 @@ def shared_lock(lock: Path) -> int:
     Close it, never unlock it: that would unlock it for the forks (or for the server) as well.
     """
     descriptor = _open(lock)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    _flock(descriptor, "LOCK_SH")
     return descriptor
 
 
@@ -120,7 +124,7 @@ def is_held(lock: Path) -> bool:
     """Return whether any process holds or shares this lock."""
     descriptor = _open(lock)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(descriptor, "LOCK_EX", "LOCK_NB")
     except BlockingIOError:
         return True
     finally:
@@ -134,5 +138,11 @@ def _open(lock: Path) -> int:
 
 def _release(descriptor: int) -> None:
     # Unlocked, not only closed: a process that another thread has just forked has a copy of it.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    _flock(descriptor, "LOCK_UN")
     os.close(descriptor)
+
+
+def _flock(descriptor: int, *operations: Literal["LOCK_EX", "LOCK_NB", "LOCK_SH", "LOCK_UN"]) -> None:
+    import fcntl  # noqa: PLC0415 - Windows has no such module
+
+    fcntl.flock(descriptor, sum(getattr(fcntl, operation) for operation in operations))
