@@ -116,7 +116,7 @@ KILL = (
 
 
 @pytest.mark.parametrize("noticed", ["by looking", "by its farewell", "by a proof"])
-def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask, monkeypatch, noticed):
+def test_an_idle_connection_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch, noticed):
     if noticed == "by its farewell":  # it came after the look
         monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
     if noticed == "by a proof":
@@ -129,7 +129,7 @@ def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask,
     assert len(hf.jobs(limit=500)) == 205  # each of them once
 
 
-def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Holdfast, ask, monkeypatch):
+def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch):
     async def main():
         for number in range(4):
             await hf.aenqueue("noop", number)
@@ -143,7 +143,7 @@ def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Hold
     assert len(hf.jobs()) == 5
 
 
-def test_all_connections_on_the_shelf_may_have_died(hf: Holdfast, ask, monkeypatch):
+def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
     with hf.database.pooled_connection(), hf.database.pooled_connection(), hf.database.pooled_connection():
         pass
     monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)

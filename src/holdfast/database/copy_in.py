@@ -134,10 +134,10 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
     batch = Batch()
     began = time.monotonic()
     if not isinstance(jobs, Iterable):
-        raise limits.refused("jobs", jobs, "must be several calls of tasks", hint="Write [task.call(…), …].")
+        raise limits.refused("jobs", jobs, "must be a list of task calls", hint="Write [task.call(…), …].")
     for job in jobs:
         if not isinstance(job, NewJob):
-            raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
+            raise limits.refused("jobs", job, "must be task calls", hint="Write task.call(…) for each.")
         batch.append(job)
         if len(batch) == BATCH_SIZE:
             batch.seconds = time.monotonic() - began

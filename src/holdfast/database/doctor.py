@@ -80,7 +80,7 @@ def _pooling(database: Database) -> Iterator[Finding]:
         yield Finding(
             "pooling",
             "critical",
-            "A pooler in transaction mode stands before the database: LISTEN, prepared statements and "
+            "A pooler in transaction mode stands in front of the database: LISTEN, prepared statements and "
             "settings of a session are lost between two statements, or reach others.",
             "Leave out transaction_pooling=False, or connect to the server itself.",
             {"mode": "transaction"},
@@ -109,7 +109,7 @@ def _clock(connection: Connection[Any]) -> Iterator[Finding]:
             "clock",
             "warning",
             f"The clock of the database is {abs(skew):.1f} s {direction} the clock of this machine.",
-            "Let NTP set both. Holdfast goes by the database's; but a run_at that is computed here is off.",
+            "Let NTP set both. Holdfast uses the database's, so a run_at that is computed here is off.",
             {"seconds": round(skew, 3)},
         )
     if trip > SLOW_TRIP:

@@ -466,7 +466,7 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
 def _all_in_use(target: _Target) -> DatabaseUnavailable:
     return DatabaseUnavailable(
         f"all {target.pool_size} connections of the pool were in use for {CONNECT_TIMEOUT} s",
-        hint="Hold them for shorter, or raise pool_size.",
+        hint="Hold connections for a shorter time, or raise pool_size.",
         dsn=target.dsn,
     )
 

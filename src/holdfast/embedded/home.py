@@ -57,7 +57,7 @@ def open_home(path: Path | None) -> Home:
             path.chmod(0o711)  # the server's user must pass through; the contents are private
         facts = path.stat()
     except (OSError, RuntimeError) as error:
-        hint = "Set HOLDFAST_HOME to a directory of yours."
+        hint = "Set HOLDFAST_HOME to a directory of your own."
         raise HomeUnusable(f"the embedded server has no home: {error}", hint=hint) from error
     if facts.st_uid != os.geteuid() or facts.st_mode & stat.S_IWOTH:
         raise HomeUnusable(

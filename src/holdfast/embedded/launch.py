@@ -57,7 +57,7 @@ def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
     install = "" if known else f" Install PostgreSQL {old} first; the lines expect it in {old_bin}."
     return "\n".join(
         [
-            f"To go on with PostgreSQL {old}, type the first two lines.{install}",
+            f"To stay on PostgreSQL {old}, type the first two lines.{install}",
             f"To move the jobs to PostgreSQL {new.version}, type all of them:",
             shlex.join(["export", f"HOLDFAST_HOME={home.path}"]),
             shlex.join(["export", f"HOLDFAST_PG_BIN={old_bin}"]),

@@ -138,7 +138,7 @@ def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
     # Tried again and again in new transactions. A waiting statement would hold a snapshot, and a `create
     # index concurrently` of the other installer would wait for its end.
     if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
-        raise MigrationFailed("Another installer is at work", file=name) from pg.LockNotAvailable()
+        raise MigrationFailed("Another installer is running", file=name) from pg.LockNotAvailable()
 
 
 def _run(conn: Connection[Any], file: File) -> None:
@@ -176,7 +176,7 @@ def _located(name: str, line: int | None = None, statement: str = "") -> Iterato
 def _gave_up(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
     others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), LOCK)
     return MigrationFailed(
-        f"{failed.message}; gave up after {patience}. In the way: {others or 'nobody any more'}",
+        f"{failed.message}; gave up after {patience}. In the way: {others or 'no session any more'}",
         hint="Run it again when they have ended; whole files that were applied stay applied.",
         file=failed.file,
         line=failed.line,

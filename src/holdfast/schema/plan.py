@@ -217,7 +217,7 @@ def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
         "function": (r"(?!bootstrap$)[a-z][a-z0-9_]*", r"(after \w+(, \w+)*)?"),
     }[file.kind]
     if not re.fullmatch(name, file.name):
-        return f"this is no name for a {file.kind}"
+        return f"this is not a name for a {file.kind}"
     if file.kind == "migration" and previous and previous.name[:4] == file.name[:4]:
         return f"{previous.name}.sql has the same number"
     if previous and previous.name == file.name:

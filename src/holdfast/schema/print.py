@@ -25,7 +25,7 @@ def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), rol
     scripts = [_script(plan, step) for step in steps]
     if roles:
         opening = f"begin;\n{settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
-        scripts.append(f"{opening}\n\n-- The roles of those who use it.\n{CREATE_ROLES};\ncommit;\n")
+        scripts.append(f"{opening}\n\n-- The roles of its users.\n{CREATE_ROLES};\ncommit;\n")
     if not scripts:
         return f"{head}-- Nothing is missing.\n"
     return "\n".join([f"{head}set client_encoding = 'UTF8';\n", *scripts])

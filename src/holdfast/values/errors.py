@@ -275,7 +275,7 @@ class SchemaOutdated(NotReady):
 class SchemaTooNew(NotReady):
     """The database's schema is newer than this version of Holdfast knows."""
 
-    hint = "Upgrade the holdfast package here; schemas are never taken back."
+    hint = "Upgrade the holdfast package here; schemas are never downgraded."
     found: int | None = None
     needed: int | None = None
 

@@ -206,7 +206,7 @@ def _headers(value: object) -> str:
         path = "headers" + trouble.path
         raise BadPayload(f"{path}: {trouble.reason}", path=path) from trouble
     if own := sorted(OWN_HEADERS.intersection(value)):
-        raise limits.refused("headers", own[0], "this name is the queue's own; take another")
+        raise limits.refused("headers", own[0], "this name is reserved; choose another")
     if len(text) > HEADERS_LIMIT:
         rule = f"may have {HEADERS_LIMIT} bytes: put the rest into the payload"
         raise limits.refused("headers", f"{len(text)} bytes", rule)

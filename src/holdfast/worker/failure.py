@@ -56,7 +56,7 @@ def _message(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as worse:  # noqa: BLE001 - an exception whose __str__ raises
-        text = f"(its text could not be had: {type(worse).__name__})"
+        text = f"(its text could not be read: {type(worse).__name__})"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 

@@ -144,7 +144,7 @@ def _refuse_in_a_loop() -> None:
     except RuntimeError:  # as it should be
         return
     raise HoldfastError(
-        "run() needs an event loop of its own, and one runs here already", hint="Write await worker.arun()."
+        "run() starts its own event loop, and one is running here already", hint="Write await worker.arun()."
     )
 
 

@@ -82,7 +82,7 @@ def _workers(workers: Sequence[WorkerRow], now_at: datetime) -> Iterator[Family]
     holds.add(sum(worker.holds for worker in alive))
     yield holds
     silence = Family(
-        "holdfast_workers_longest_silence_seconds", "gauge", "How long the most silent one was not heard of."
+        "holdfast_workers_longest_silence_seconds", "gauge", "The longest time without a heartbeat."
     )
     last = min((worker.heartbeat_at for worker in alive), default=now_at)
     silence.add(max((now_at.astimezone(UTC) - last).total_seconds(), 0.0))

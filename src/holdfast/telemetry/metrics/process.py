@@ -34,7 +34,7 @@ _OUTCOMES = {
     "cancelled": "Jobs that were cancelled while this process held them.",
     "snoozed": "Attempts that asked to be run later.",
     "released": "Jobs that were given back before they started.",
-    "interrupted": "Attempts that a shutdown cut off.",
+    "interrupted": "Attempts that a shutdown interrupted.",
     "refused": "Reports that the database refused: the job was no longer held.",
 }
 # Events with a counter of their own: its name, the field to add up, and its help text.
@@ -42,7 +42,7 @@ _COUNTED: dict[str, tuple[str, str | None, str]] = {
     "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
     "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
     "listener.lost": ("listener_lost", None, "Times that the connection for notifications was lost."),
-    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s and more."),
+    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s or more."),
     "jobs.recovered": ("jobs_recovered", "jobs", "Jobs that this process took back from lost workers."),
     "worker.disowned": ("jobs_disowned", "jobs", "Jobs held in its name that this process did not know."),
     "worker.abandoned": ("handlers_abandoned", "handlers", "Handlers that could not be stopped."),
@@ -134,7 +134,7 @@ class Metrics:
         waits = Family(
             "holdfast_job_wait_seconds",
             "histogram",
-            "From the enqueue to the first claim, a delay that was asked for included.",
+            "The time from enqueue to the first claim, including a requested delay.",
         )
         for (queue, task), tally in self._tallies.items():
             runs.samples += tally.runs.samples({"queue": queue, "task": task})
@@ -146,9 +146,9 @@ class Metrics:
             claims.add(self._claims[result], result=result)
         yield claims
         for name, text in (
-            ("claim", "How long a claim took, there and back."),
-            ("finish", "How long a batch of reports took, there and back."),
-            ("heartbeat", "How long a heartbeat took, there and back."),
+            ("claim", "The round trip of a claim."),
+            ("finish", "The round trip of a batch of reports."),
+            ("heartbeat", "The round trip of a heartbeat."),
         ):
             samples = list(self._round_trips[name].samples({}))
             yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
@@ -162,7 +162,7 @@ class Metrics:
             family = Family(f"holdfast_{name}_total", "counter", text)
             family.add(self._named[event])
             yield family
-        events = Family("holdfast_events_total", "counter", "What else this process has told, by its name.")
+        events = Family("holdfast_events_total", "counter", "Other events of this process, by name.")
         for event, amount in sorted(self._events.items()):
             events.add(amount, event=event)
         yield events

@@ -241,10 +241,10 @@ class Context:
         """Return whether an earlier attempt has done this step, and its result."""
         _checked_length("name", name, STEP_LENGTH)
         if not name or not name.isprintable():
-            raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
+            raise limits.refused("name", name, "a step needs a name of printable characters")
         if name in self._attempt_steps:
             raise limits.refused(
-                "name", name, "this attempt has had a step of this name", hint="Give each step its own."
+                "name", name, "this attempt already had a step of this name", hint="Give each step its own."
             )
         self._attempt_steps.add(name)
         if name in self._steps:
@@ -356,7 +356,7 @@ class Context:
         if not self._open:
             raise IllegalTransition(
                 f"{self.task}: there is no transaction whose commit would store this result",
-                hint="Say it inside the block of ctx.transaction(); without one, return it.",
+                hint="Set it inside the block of ctx.transaction(). Without a transaction, return it.",
                 id=self.job_id,
             )
         self._result = result_json(self.task, value)
@@ -368,7 +368,7 @@ class Context:
             how = "was completed by" if self.completed else "is in"
             raise IllegalTransition(
                 f"job {self._job.id} {how} a transaction already",
-                hint="All that belongs to the job goes into one block: pass its connection on.",
+                hint="Do everything in one block: pass its connection on.",
                 id=self.job_id,
             )
         database = self._required_database
@@ -388,7 +388,7 @@ class Context:
         if not in_transaction(connection):
             raise IllegalTransition(
                 f"the transaction of job {self._job.id} was ended inside its block",
-                hint="Neither commit nor roll back in there: leave the block, or raise.",
+                hint="Do not commit or roll back inside it: leave the block, or raise.",
                 id=self.job_id,
             )
 

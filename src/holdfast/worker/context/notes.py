@@ -61,7 +61,7 @@ class Notes:
         """Store an event and return it; `None` if there are too many."""
         limits.name("name", name)
         if name.startswith("job."):
-            raise limits.refused("name", name, "events of this name are the queue's own; take another")
+            raise limits.refused("name", name, "names of this form are reserved; choose another")
         text = None if data is None else json_text("data", data, DATA_LIMIT)
         with self._lock:
             if self._number < EVENT_LIMIT:
@@ -120,12 +120,12 @@ def json_text(field: str, value: Any, limit: int) -> str:
     if len(text) > limit:
         raise BadValue(
             f"{field} has {len(text):,} bytes as JSON, and may have at most {limit:,}",
-            hint="Store it elsewhere and keep where it is.",
+            hint="Store it elsewhere and keep a reference to it.",
             field=field,
         )
     if MARK.encode() in text and any(True for _ in secrets_in(msgspec.json.decode(text))):
         raise BadValue(
-            f"{field} has a Secret in it, which would be kept in plain",
+            f"{field} has a Secret in it, which would be stored in plain text",
             hint="Leave it out, or reveal() it if it may be seen.",
             field=field,
         )

@@ -27,7 +27,7 @@ class Track(Generic[T]):
         message: str | None,
     ) -> None:
         if not isinstance(items, Iterable | AsyncIterable):
-            raise limits.refused("items", items, "must be something to go through")
+            raise limits.refused("items", items, "must be an iterable")
         if total is not None:
             limits.integer("total", total, range(2**63))
         elif isinstance(items, Sized):

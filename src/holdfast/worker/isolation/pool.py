@@ -102,7 +102,7 @@ class ProcessPool:
         if child.alive and not self._closed:
             self._idle.append(child)
         else:
-            child.kill("it is of no more use")
+            child.kill("it is no longer needed")
         return reply
 
     async def close(self) -> None:

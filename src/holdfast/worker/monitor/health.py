@@ -37,7 +37,7 @@ def why_not_alive(condition: Condition, blocked: float, now: float | None = None
     now = time.monotonic() if now is None else now
     why = []
     if blocked > condition.lease_time:
-        why.append(f"its event loop has not turned for {blocked:.0f} s: a handler blocks it")
+        why.append(f"a handler has blocked its event loop for {blocked:.0f} s")
     late = now - condition.lease_valid_until
     if late > 0:
         silence = late + condition.lease_time
@@ -62,24 +62,24 @@ def why_not_ready(condition: Condition, blocked: float, now: float | None = None
 def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
     """Yield the worker's gauges: its slots, its jobs, and its health."""
     now = time.monotonic()
-    running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers are at work in this process.")
+    running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers run in this process.")
     for (queue, task), amount in sorted(condition.running.items()):
         running.add(amount, queue=queue, task=task)
     yield running
     silence = max(now - condition.lease_valid_until + condition.lease_time, 0.0) if condition.worker else 0.0
     for name, text, value in (
-        ("slots_busy", "Handlers at work in this process.", condition.running.total()),
-        ("slots", "How many handlers may be at work at once.", condition.concurrency),
+        ("slots_busy", "Handlers that run in this process.", condition.running.total()),
+        ("slots", "How many handlers may run at once.", condition.concurrency),
         ("jobs_buffered", "Jobs that were claimed and have not started.", condition.buffered),
         ("jobs_unreported", "Jobs that are done and not yet reported.", condition.unwritten),
         ("worker_alive", "1 while /healthz says so.", not why_not_alive(condition, blocked, now)),
         ("worker_ready", "1 while /readyz says so.", not why_not_ready(condition, blocked, now)),
-        ("worker_heartbeat_age_seconds", "Since when no heartbeat was accepted.", silence),
-        ("worker_loop_blocked_seconds", "For how long the event loop has not turned.", blocked),
+        ("worker_heartbeat_age_seconds", "Seconds since the last accepted heartbeat.", silence),
+        ("worker_loop_blocked_seconds", "How long the event loop has been blocked.", blocked),
     ):
         family = Family(f"holdfast_{name}", "gauge", text)
         family.add(float(value))
         yield family
-    info = Family("holdfast_worker_info", "gauge", "Which worker this is.")
+    info = Family("holdfast_worker_info", "gauge", "The worker of this process.")
     info.add(1, worker=condition.worker, name=condition.name or "", version=condition.version)
     yield info

@@ -213,6 +213,6 @@ def _bad(value: object) -> Exception:
     return limits.refused(
         "http",
         value,
-        "is no address to listen on",
+        "is not an address to listen on",
         hint="Write 8080, 0.0.0.0:8080 or unix:/run/worker.sock.",
     )
