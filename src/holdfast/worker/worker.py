@@ -124,7 +124,7 @@ class Worker:
 def _check_isolated(tasks: list[Task[..., Any]]) -> None:
     """Check isolated tasks now instead of at their first job, and load what they need."""
     if tasks:
-        from holdfast.worker.isolation.child import import_path  # noqa: PLC0415 - most workers need no processes
+        from holdfast.worker.isolation.process import import_path  # noqa: PLC0415 - most workers need no processes
 
         for task in tasks:
             import_path(task)

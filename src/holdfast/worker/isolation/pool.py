@@ -2,7 +2,7 @@
 
 An idle child is kept for the next job, and runs one job at a time. Its handler can always be stopped: the
 child is killed when the job is cancelled, runs out of time or exceeds its memory limit. If the child dies in
-any other way, only its own job fails. `child` describes the messages between the two.
+any other way, only its own job fails. `messages` has what the two send each other.
 """
 
 import asyncio
@@ -15,10 +15,11 @@ from holdfast.database import Database
 from holdfast.task import Task
 from holdfast.values.job import Outcome
 from holdfast.worker.context import Context
+from holdfast.worker.isolation.messages import Reply, Request
 from holdfast.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from holdfast.worker.isolation.child import Child, Reply
+    from holdfast.worker.isolation.process import ChildProcess
 
 
 class ProcessPool:
@@ -30,8 +31,8 @@ class ProcessPool:
         self._refusing = False
         self._database = database
         self._threads = threads
-        self._idle: list[Child] = []
-        self._busy: set[Child] = set()
+        self._idle: list[ChildProcess] = []
+        self._busy: set[ChildProcess] = set()
         self._closed = False
 
     async def acquire(self) -> bool:
@@ -70,7 +71,8 @@ class ProcessPool:
     async def run(
         self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
     ) -> Outcome:
-        from holdfast.worker.isolation.child import Child, Request, import_path  # noqa: PLC0415 - most workers need none
+        # Most workers need no processes.
+        from holdfast.worker.isolation.process import ChildProcess, import_path  # noqa: PLC0415
 
         timeout = task.settings.timeout
         work = {
@@ -83,14 +85,14 @@ class ProcessPool:
         }
         while True:
             warm = self._idle.pop() if self._idle else None
-            reply = await self._ask(warm or Child(), work)
+            reply = await self._ask(warm or ChildProcess(), work)
             if reply.begun or warm is None:
                 break
             # The child died while it was idle, so this is not the job's failure.
         context.completed = reply.completed
         return reply.outcome
 
-    async def _ask(self, child: "Child", work: dict[str, Any]) -> "Reply":
+    async def _ask(self, child: "ChildProcess", work: dict[str, Any]) -> Reply:
         self._busy.add(child)
         try:
             reply: Reply = await self._threads.run(child.run, work)
@@ -115,7 +117,7 @@ class ProcessPool:
             await self._threads.run(_end_all, {"children": idle})
 
 
-def _end_all(children: "list[Child]") -> None:
+def _end_all(children: "list[ChildProcess]") -> None:
     for child in children:
         child.close()
     for child in children:
