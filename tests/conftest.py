@@ -98,7 +98,7 @@ def work(hf: Holdfast, told: Told) -> Iterator[Callable[..., Work]]:
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker keeps a hundred jobs in store, however slow it becomes since a test holds its jobs up."""
     monkeypatch.setattr(claimer.Rate, "per_second", lambda _rate: 100 / claimer.PREFETCH_SECONDS)
-    monkeypatch.setattr(claimer, "LONGEST_WAIT", 3600)
+    monkeypatch.setattr(claimer, "LONGEST_PAUSE", 3600)
 
 
 @pytest.fixture

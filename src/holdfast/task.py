@@ -227,7 +227,7 @@ class Task(Generic[P, R]):
         def __getattr__(self, name: str) -> Any:
             """Answer the methods of other queues with ours."""
             if name in ELSEWHERE and "function" in self.__dict__:
-                said = ", ".join(f"{parameter}=…" for parameter in self.arguments.shape.required)
+                said = ", ".join(f"{parameter}=…" for parameter in self.arguments.signature.required)
                 line = ELSEWHERE[name].format(task=_plain_name(self.function), call=said)
                 raise UnknownMethod(
                     f"task {self.name} has no method {name!r}", hint=f"Write {line}.", method=name

@@ -9,7 +9,7 @@ from programs import until
 from holdfast import Holdfast, JobState
 from holdfast.calls import Claimed, Report
 from holdfast.cli import finished_jobs
-from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry import Counted, emit
 
 APP = """
 from holdfast import Holdfast, RetryPolicy, Snooze
@@ -105,7 +105,7 @@ def test_more_jobs_than_a_terminal_can_take_are_counted(hf: Holdfast, capsys, mo
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     report = Report("i", "l", "completed", seconds=0.001)
     with finished_jobs.shown(hf):
-        emit("jobs.finished", jobs=Bunch([job] * 1003), reports=Bunch([report] * 1003), refused=Bunch())
+        emit("jobs.finished", jobs=Counted([job] * 1003), reports=Counted([report] * 1003), refused=Counted())
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines[:3]] == ["completed"] * 3
     assert lines[3:] == ["… and 1,000 more jobs, too many to show"]
@@ -115,7 +115,7 @@ def test_what_the_database_refused_or_was_given_back_was_not_finished(hf: Holdfa
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     released, done = Report("i", "l", "released"), Report("i", "l", "completed")
     with finished_jobs.shown(hf):
-        emit("jobs.finished", jobs=Bunch([job]), reports=Bunch([released]), refused=Bunch())
-        emit("jobs.finished", jobs=Bunch([None]), reports=Bunch([done]), refused=Bunch())
-        emit("jobs.finished", jobs=Bunch([job]), reports=Bunch([done]), refused=Bunch([job]))
+        emit("jobs.finished", jobs=Counted([job]), reports=Counted([released]), refused=Counted())
+        emit("jobs.finished", jobs=Counted([None]), reports=Counted([done]), refused=Counted())
+        emit("jobs.finished", jobs=Counted([job]), reports=Counted([done]), refused=Counted([job]))
     assert capsys.readouterr().err == ""

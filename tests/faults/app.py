@@ -121,7 +121,7 @@ def slow_beats() -> None:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    claimer.LONGEST_WAIT = options.pop("longest_wait", claimer.LONGEST_WAIT)
+    claimer.LONGEST_PAUSE = options.pop("longest_wait", claimer.LONGEST_PAUSE)
     slots.CLEAN_UP_SECONDS = options.pop("clean_up", slots.CLEAN_UP_SECONDS)
     if options.pop("slow_beats", False):
         slow_beats()

@@ -25,7 +25,7 @@ def far(proxy):
 def quick_deadlines(monkeypatch):
     monkeypatch.setattr(runtime, "DEADLINES", (0.5, 0.5))
     monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
-    monkeypatch.setattr(claimer, "PROOF_SECONDS", 0.3)
+    monkeypatch.setattr(claimer, "CHECK_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_lost_line_for_notifications_is_restored(far, noop, proxy, work, told,
 
 
 def test_after_a_cut_a_job_is_heard_of_at_once(far, noop, proxy, work, until, ask, monkeypatch):
-    monkeypatch.setattr(claimer, "PROOF_SECONDS", 60)
+    monkeypatch.setattr(claimer, "CHECK_SECONDS", 60)
     work(far, poll_interval=60)
     for number in range(1, 4):
         until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
@@ -93,7 +93,7 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
 
 
 def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(far, noop, proxy, work, until, monkeypatch):
-    monkeypatch.setattr(runtime, "LAST_WORDS_SECONDS", 0.5)
+    monkeypatch.setattr(runtime, "DEREGISTER_SECONDS", 0.5)
     worker = work(far)
     first = noop()
     until(lambda: first.refresh().state is JobState.COMPLETED)

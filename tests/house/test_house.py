@@ -66,6 +66,12 @@ def test_importing_holdfast_loads_neither_the_command_line_nor_a_web_server():
     assert strangers.isdisjoint(loaded)
 
 
+def test_holdfast_can_be_imported_without_the_modules_that_windows_lacks():
+    code = "import sys; sys.modules |= dict.fromkeys(['fcntl', 'grp', 'pwd', 'resource', 'termios'])"
+    for module in ("holdfast", "holdfast.cli", "holdfast.embedded"):
+        subprocess.run([sys.executable, "-c", f"{code}; import {module}"], check=True)
+
+
 def test_nothing_names_this_machine_or_a_registry():
     private = re.compile(r"(^|[^\w.])/(root|work)/|--(extra-)?index-url")
     files = [

@@ -105,7 +105,7 @@ def test_another_installer_at_work_is_named(conn, other, upgrade):
     with pytest.raises(schema.MigrationFailed) as failed:
         schema.apply(conn, upgrade, **SOON)
 
-    assert "Another installer is at work" in str(failed.value)
+    assert "Another installer is running" in str(failed.value)
     assert f"pid {other.info.backend_pid} report idle holding the migration lock" in str(failed.value)
 
 

@@ -40,8 +40,8 @@ def test_migrations_come_by_number_and_functions_after_what_they_declare(make_pl
 @pytest.mark.parametrize(
     ("texts", "complaint"),
     [
-        ({"_1_short": "select 1;"}, "1_short.sql: this is no name for a migration"),
-        ({"bootstrap": "select 1;"}, "bootstrap.sql: this is no name for a function"),
+        ({"_1_short": "select 1;"}, "1_short.sql: this is not a name for a migration"),
+        ({"bootstrap": "select 1;"}, "bootstrap.sql: this is not a name for a function"),
         ({"_0001_a": "select 1;", "_0001_b": "select 1;"}, "0001_b.sql: 0001_a.sql has the same number"),
         ({"_0001_a": "-- holdfast: no transactions\nselect 1;"}, "cannot declare 'no transactions'"),
         ({"claim": "-- holdfast: no transaction\nselect 1;"}, "cannot declare 'no transaction'"),

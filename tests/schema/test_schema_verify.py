@@ -1,5 +1,3 @@
-import asyncio
-
 import psycopg
 import pytest
 
@@ -7,22 +5,13 @@ from holdfast import schema
 from holdfast.values.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
 
 
-def sync_verify(dsn, plan):
-    with psycopg.connect(dsn) as conn:
-        schema.verify(conn, plan)
+@pytest.fixture
+def verify(empty_dsn):
+    def verify(plan=None):
+        with psycopg.connect(empty_dsn) as conn:
+            schema.verify(conn, plan)
 
-
-def async_verify(dsn, plan):
-    async def main():
-        async with await psycopg.AsyncConnection.connect(dsn) as conn:
-            await schema.averify(conn, plan)
-
-    asyncio.run(main())
-
-
-@pytest.fixture(params=[sync_verify, async_verify])
-def verify(request, empty_dsn):
-    return lambda plan=None: request.param(empty_dsn, plan)
+    return verify
 
 
 def test_an_empty_database_is_told_from_an_outdated_one(verify, conn):

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from holdfast.telemetry import subscribers as events
-from holdfast.telemetry.subscribers import emit, span, subscribe
+from holdfast.telemetry.subscribers import emit, subscribe
 from holdfast.values.secret import Secret
 
 
@@ -55,22 +55,6 @@ def test_even_a_log_handler_that_raises_does_not_break_the_work(heard):
     assert heard == [("worker.lost", {})]
 
 
-def test_a_span_tells_its_beginning_its_end_and_how_long_it_took(heard):
-    with span("claim", queue="mail") as result:
-        result["amount"] = 3
-    (begin, began_with), (end, ended_with) = heard
-    assert (begin, began_with) == ("claim.begin", {"queue": "mail"})
-    assert end == "claim.end"
-    assert ended_with.pop("duration") >= 0
-    assert ended_with == {"queue": "mail", "amount": 3}
-
-
-def test_a_span_tells_the_error_and_lets_it_pass(heard):
-    with pytest.raises(ZeroDivisionError), span("claim"):
-        raise ZeroDivisionError
-    assert isinstance(heard[-1][1]["error"], ZeroDivisionError)
-
-
 def test_the_log_has_one_line_per_event_and_the_fields_beside_it(caplog):
     with caplog.at_level(logging.DEBUG, logger="holdfast"):
         emit("job.failed", task="mail.send", attempt=2, error="no\nroute = 7", took=0.123456789)
@@ -88,12 +72,11 @@ def test_the_log_never_shows_a_secret(caplog):
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        ("job.completed", logging.DEBUG),
-        ("claim.end", logging.DEBUG),
+        ("jobs.finished", logging.DEBUG),
         ("worker.started", logging.INFO),
         ("job.failed", logging.WARNING),
         ("worker.lost", logging.WARNING),
-        ("job.died", logging.ERROR),
+        ("process.died", logging.ERROR),
     ],
 )
 def test_the_name_decides_how_loud_the_log_is(caplog, name, level):

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from holdfast import Secret
-from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry import Counted, emit
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.secret import hide_passwords
 
@@ -28,7 +28,7 @@ def lines():
 
 def test_a_line_has_the_event_and_its_fields(lines):
     emit("job.failed", job="7", task="welcome", attempt=2, error=TimeoutError("too\nlate"), queues=["a"])
-    emit("jobs.claimed", jobs=Bunch([1, 2, 3]), seconds=0.5)
+    emit("jobs.claimed", jobs=Counted([1, 2, 3]), seconds=0.5)
     failed, claimed = lines()
     assert failed.pop("at").endswith("Z")
     assert failed == {

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.calls import Claimed, Refusal, Report
-from holdfast.telemetry import Bunch, emit, subscribe
+from holdfast.telemetry import Counted, emit, subscribe
 from holdfast.telemetry.metrics import Family, Metrics, exposition
 from holdfast.telemetry.metrics.process import MOST_KEYS, OTHER
 
@@ -40,9 +40,9 @@ def finish(*pairs, refused=()):
     emit(
         "jobs.finished",
         worker="w",
-        jobs=Bunch(job for job, _ in pairs),
-        reports=Bunch(report for _, report in pairs),
-        refused=Bunch(refused),
+        jobs=Counted(job for job, _ in pairs),
+        reports=Counted(report for _, report in pairs),
+        refused=Counted(refused),
         seconds=0.01,
     )
 
@@ -108,10 +108,10 @@ def test_run_times_fall_into_cumulative_buckets(metrics):
 
 def test_a_wait_is_measured_by_the_clock_of_the_database(metrics):
     a_day, labels = 86_400.0, [("queue", "mail"), ("task", "welcome")]
-    emit("jobs.claimed", worker="w", jobs=Bunch([claimed()]), seconds=0.01)  # no clock is known yet
+    emit("jobs.claimed", worker="w", jobs=Counted([claimed()]), seconds=0.01)  # no clock is known yet
     emit("heartbeat.accepted", worker="w", seconds=0.01, offset=a_day)
     made = round((time.time() + a_day - 2) * 1e6)
-    jobs = Bunch([claimed(created=made), claimed(created=made, attempt=2)])
+    jobs = Counted([claimed(created=made), claimed(created=made, attempt=2)])
     emit("jobs.claimed", worker="w", jobs=jobs, seconds=0.01)
     values = read(metrics.families())
     assert values["holdfast_jobs_claimed_total", *labels] == 3
@@ -122,7 +122,7 @@ def test_a_wait_is_measured_by_the_clock_of_the_database(metrics):
 
 def test_very_many_tasks_are_counted_together_in_the_end(metrics):
     jobs = [claimed(task=f"t{number}") for number in range(MOST_KEYS + 50)]
-    emit("jobs.claimed", worker="w", jobs=Bunch(jobs), seconds=0.01)
+    emit("jobs.claimed", worker="w", jobs=Counted(jobs), seconds=0.01)
     family = next(it for it in metrics.families() if it.name == "holdfast_jobs_claimed_total")
     assert len(family.samples) == MOST_KEYS + 1
     assert read([family])["holdfast_jobs_claimed_total", ("queue", OTHER), ("task", OTHER)] == 50
@@ -139,5 +139,5 @@ def test_what_goes_wrong_is_counted_by_the_events_that_tell_it(metrics):
 
 
 def test_a_batch_says_only_how_many_it_holds():
-    batch = Bunch([claimed(), claimed()])
+    batch = Counted([claimed(), claimed()])
     assert (str(batch), f"{batch!r}", len(batch)) == ("2", "2", 2)

@@ -186,10 +186,10 @@ def test_a_job_goes_either_to_a_slot_or_to_the_keeper():
                 started.append(held.buffer.popleft().id)
             except IndexError:
                 break
-        taken.extend(job.id for job in held.surplus(20))
+        taken.extend(job.id for job in held.take_surplus(20))
         held.last()
         held.first(5)
-        taken.extend(job.id for job in held.withdraw({f"{round_}.7": "lease"}))
+        taken.extend(job.id for job in held.take_cancelled({f"{round_}.7": "lease"}))
     over.set()
     keeper.join()
     everything = Counter([*started, *taken, *(job.id for job in held.buffer)])

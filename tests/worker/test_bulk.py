@@ -21,8 +21,8 @@ from holdfast import (
     SchemaMissing,
     calls,
 )
-from holdfast.database import copy_in as bulk, pools
-from holdfast.database.copy_in import BULK
+from holdfast.database import copy_in, pools
+from holdfast.database.copy_in import BATCH_SIZE
 from holdfast.values.job import NewJob
 
 AMOUNT = 120
@@ -55,8 +55,8 @@ def mail(hf: Holdfast):
 def way(request, monkeypatch):
     """Either way, whatever the number of jobs."""
     few = {"copy": 1, "arrays": 10**9}[request.param]
-    monkeypatch.setattr(bulk, "FEW", few)
-    monkeypatch.setattr(pools, "FEW", 1)
+    monkeypatch.setattr(copy_in, "SMALLEST_COPY", few)
+    monkeypatch.setattr(pools, "SMALLEST_COPY", 1)
     return request.param
 
 
@@ -67,14 +67,14 @@ either_way = pytest.mark.parametrize("way", ["copy", "arrays"], indirect=True)
 def copied(monkeypatch) -> list[int]:
     """How many jobs each batch that was written for a COPY had."""
     copied: list[int] = []
-    lines = bulk._Sheet.lines
+    lines = copy_in._LineWriter.lines
 
     def counted(sheet, batch, ids):
         written = lines(sheet, batch, ids)
         copied.append(0 if written is None else len(batch))
         return written
 
-    monkeypatch.setattr(bulk._Sheet, "lines", counted)
+    monkeypatch.setattr(copy_in._LineWriter, "lines", counted)
     return copied
 
 
@@ -100,10 +100,10 @@ def every_kind(mail) -> list[NewJob]:
 
 def test_both_ways_make_the_same_rows(hf: Holdfast, mail, ask, monkeypatch, copied):
     hf.run(calls.set_retry_policy("by.name", None, max_attempts=7))
-    monkeypatch.setattr(pools, "FEW", 1)
+    monkeypatch.setattr(pools, "SMALLEST_COPY", 1)
     stored = {}
     for name, few in {"copy": 1, "arrays": 10**9}.items():
-        monkeypatch.setattr(bulk, "FEW", few)
+        monkeypatch.setattr(copy_in, "SMALLEST_COPY", few)
         ids = [job.id for job in hf.enqueue_many(every_kind(mail))]
         # A delay is exact to the microsecond, but counts from the time of the call.
         stored[name] = ask(
@@ -145,9 +145,9 @@ def test_a_delay_counts_from_the_databases_time(hf: Holdfast, mail, clock, ask, 
 
 
 def test_ids_are_unique_in_order_and_of_version_7(hf: Holdfast, mail, ask, copied):
-    jobs = hf.enqueue_many(mail.call(n) for n in range(2 * BULK + 5))
+    jobs = hf.enqueue_many(mail.call(n) for n in range(2 * BATCH_SIZE + 5))
     ids = [job.id for job in jobs]
-    assert copied == [BULK, BULK, 5]
+    assert copied == [BATCH_SIZE, BATCH_SIZE, 5]
     assert len(set(ids)) == len(ids)
     assert ids == sorted(ids)
     assert {(UUID(str(each)).version, each.variant) for each in ids} == {(7, "specified in RFC 4122")}
@@ -158,11 +158,11 @@ def test_ids_are_unique_in_order_and_of_version_7(hf: Holdfast, mail, ask, copie
 
 def _enqueue_many(dsn: str) -> None:
     with Holdfast(dsn) as hf:
-        hf.enqueue_many(NewJob(task="t") for _ in range(2 * BULK))
+        hf.enqueue_many(NewJob(task="t") for _ in range(2 * BATCH_SIZE))
 
 
 def test_processes_that_fork_make_ids_of_their_own(hf: Holdfast, ask):
-    hf.enqueue_many(NewJob(task="t") for _ in range(BULK))
+    hf.enqueue_many(NewJob(task="t") for _ in range(BATCH_SIZE))
     forked = [
         multiprocessing.get_context("fork").Process(target=_enqueue_many, args=(hf.dsn,)) for _ in range(3)
     ]
@@ -171,31 +171,32 @@ def test_processes_that_fork_make_ids_of_their_own(hf: Holdfast, ask):
     for process in forked:
         process.join(30)
     assert [process.exitcode for process in forked] == [0, 0, 0]
-    assert ask("select count(*) from holdfast.job") == [(7 * BULK,)]
+    assert ask("select count(*) from holdfast.job") == [(7 * BATCH_SIZE,)]
 
 
 # By whose leave, and when not.
 
 
 def test_a_few_jobs_take_the_arrays(hf: Holdfast, mail, copied):
-    assert len(hf.enqueue_many(mail.call(n) for n in range(bulk.FEW - 1))) == bulk.FEW - 1
+    few = copy_in.SMALLEST_COPY - 1
+    assert len(hf.enqueue_many(mail.call(n) for n in range(few))) == few
     assert copied == []
 
 
 def test_ids_of_the_callers_are_deduplicated_among_others(hf: Holdfast, mail, ask, copied):
     chosen = uuid4()
-    jobs = [mail.call(n) for n in range(3 * BULK)]
-    jobs[BULK + 7] = mail.options(id=chosen).call(7)
+    jobs = [mail.call(n) for n in range(3 * BATCH_SIZE)]
+    jobs[BATCH_SIZE + 7] = mail.options(id=chosen).call(7)
     first = hf.enqueue_many(jobs)
     again = hf.enqueue_many(jobs)
-    assert first[BULK + 7] == again[BULK + 7] == hf.job(chosen)
-    assert ask("select count(*) from holdfast.job") == [(2 * 3 * BULK - 1,)]
-    assert [amount for amount in copied if amount] == [BULK] * 4
-    order = ask("select (payload->>'n')::int from holdfast.job order by seq limit %s", 3 * BULK)
-    assert [n for (n,) in order] == [*range(BULK + 7), 7, *range(BULK + 8, 3 * BULK)]
+    assert first[BATCH_SIZE + 7] == again[BATCH_SIZE + 7] == hf.job(chosen)
+    assert ask("select count(*) from holdfast.job") == [(2 * 3 * BATCH_SIZE - 1,)]
+    assert [amount for amount in copied if amount] == [BATCH_SIZE] * 4
+    order = ask("select (payload->>'n')::int from holdfast.job order by seq limit %s", 3 * BATCH_SIZE)
+    assert [n for (n,) in order] == [*range(BATCH_SIZE + 7), 7, *range(BATCH_SIZE + 8, 3 * BATCH_SIZE)]
     with pytest.raises(IdConflict):
-        hf.enqueue_many([*(mail.call(n) for n in range(BULK)), mail.options(id=chosen).call(8)])
-    assert ask("select count(*) from holdfast.job") == [(2 * 3 * BULK - 1,)]
+        hf.enqueue_many([*(mail.call(n) for n in range(BATCH_SIZE)), mail.options(id=chosen).call(8)])
+    assert ask("select count(*) from holdfast.job") == [(2 * 3 * BATCH_SIZE - 1,)]
 
 
 @contextlib.contextmanager
@@ -231,7 +232,7 @@ SEQUENCE = "usage on sequence holdfast.job_seq"
 )
 def test_who_may_not_insert_takes_the_arrays(holdfast_dsn, ask, copied, grants, copies):
     with role(holdfast_dsn, *grants) as dsn, Holdfast(dsn) as hf:
-        jobs = hf.enqueue_many(NewJob(task="t", payload=f"{n}") for n in range(BULK + 1))
+        jobs = hf.enqueue_many(NewJob(task="t", payload=f"{n}") for n in range(BATCH_SIZE + 1))
         assert ask("select array_agg(id order by seq) from holdfast.job") == [([job.id for job in jobs],)]
     assert bool(copied) is copies
 
@@ -315,14 +316,14 @@ def test_the_callers_transaction_decides(holdfast_dsn, hf: Holdfast, mail, count
 def test_an_async_connection_copies_too(holdfast_dsn, hf: Holdfast, mail, counts, copied, autocommit):
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn, autocommit=autocommit) as connection:
-            await hf.aenqueue_many((mail.call(n) for n in range(BULK + 1)), conn=connection.cursor())
+            await hf.aenqueue_many((mail.call(n) for n in range(BATCH_SIZE + 1)), conn=connection.cursor())
             await connection.commit()
-        await hf.aenqueue_many(mail.call(n) for n in range(BULK + 1))
+        await hf.aenqueue_many(mail.call(n) for n in range(BATCH_SIZE + 1))
         await hf.aclose()
 
     asyncio.run(main())
-    assert sum(copied) == 2 * BULK + 1  # the one job left over on the caller's goes through the arrays
-    assert counts() == {"pending": 2 * BULK + 2}
+    assert sum(copied) == 2 * BATCH_SIZE + 1  # the one job left over on the caller's goes through the arrays
+    assert counts() == {"pending": 2 * BATCH_SIZE + 2}
 
 
 @either_way
@@ -330,13 +331,13 @@ def test_whoever_makes_the_jobs_may_use_the_connection_meanwhile(holdfast_dsn, h
     with psycopg.connect(holdfast_dsn) as connection:
 
         def jobs():
-            for n in range(BULK + 50):
+            for n in range(BATCH_SIZE + 50):
                 if n % 100 == 0:
                     connection.execute("select 1")
                 yield mail.call(n)
 
         hf.enqueue_many(jobs(), conn=connection)
-    assert counts() == {"pending": BULK + 50}
+    assert counts() == {"pending": BATCH_SIZE + 50}
 
 
 # Streaming.
@@ -347,29 +348,29 @@ def test_a_generator_is_not_held_in_memory(hf: Holdfast, copied):
 
     def jobs():
         tracemalloc.start()
-        for n in range(20 * BULK):
+        for n in range(20 * BATCH_SIZE):
             yield NewJob(task="t", payload=f'"{n} {text}"')  # 40 MB in all
         held.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
 
     held: list[int] = []
     hf.enqueue_many(jobs())
-    assert sum(copied) == 20 * BULK
+    assert sum(copied) == 20 * BATCH_SIZE
     assert held[0] < 15_000_000
 
 
 def test_a_copy_ends_now_and_then(hf: Holdfast, mail, monkeypatch, counts):
-    monkeypatch.setattr(bulk, "COPIED", BULK)
-    monkeypatch.setattr(bulk, "BULK", 100)
-    hf.enqueue_many(mail.call(n) for n in range(3 * BULK + 50))
-    assert counts() == {"pending": 3 * BULK + 50}
+    monkeypatch.setattr(copy_in, "LARGEST_COPY", BATCH_SIZE)
+    monkeypatch.setattr(copy_in, "BATCH_SIZE", 100)
+    hf.enqueue_many(mail.call(n) for n in range(3 * BATCH_SIZE + 50))
+    assert counts() == {"pending": 3 * BATCH_SIZE + 50}
 
 
 def test_places_that_turn_up_on_the_way_are_found(hf: Holdfast, ask, monkeypatch):
-    monkeypatch.setattr(bulk, "PLACES", 5)
+    monkeypatch.setattr(copy_in, "PLACES", 5)
     jobs = [
         NewJob(task=f"t{n // 300}", queue=f"q{n // 700}", priority=n // 450, payload=f"{n}")
-        for n in range(5 * BULK)
+        for n in range(5 * BATCH_SIZE)
     ]
     hf.enqueue_many(jobs)
     rows = ask(
@@ -431,7 +432,7 @@ def test_too_large_names_the_limit(hf: Holdfast, way):
 @either_way
 def test_an_error_of_whoever_makes_the_jobs_is_theirs(hf: Holdfast, mail, way, counts):
     def jobs():
-        yield from (mail.call(n) for n in range(BULK + 10))
+        yield from (mail.call(n) for n in range(BATCH_SIZE + 10))
         raise LookupError("nothing more")
 
     with pytest.raises(LookupError, match="nothing more"):
@@ -442,13 +443,13 @@ def test_an_error_of_whoever_makes_the_jobs_is_theirs(hf: Holdfast, mail, way, c
 
 def test_a_copy_does_not_wait_for_jobs_that_take_their_time(hf: Holdfast, mail, ask, monkeypatch):
     """It is one statement, and a server may allow a statement only so long."""
-    monkeypatch.setattr(bulk, "HURRIED", -1)
+    monkeypatch.setattr(copy_in, "SLOW_BATCH_SECONDS", -1)
     ((database,),) = ask("select current_database()")
     copies = []
 
     def jobs():
-        for n in range(3 * BULK):
-            if n % BULK == 0:
+        for n in range(3 * BATCH_SIZE):
+            if n % BATCH_SIZE == 0:
                 copies.extend(
                     ask(
                         "select query from pg_stat_activity where datname = %s and state = 'active' "

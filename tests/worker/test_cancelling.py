@@ -39,7 +39,7 @@ def test_an_async_handler_is_cut_off(hf: Holdfast, work, until):
     until(lambda: job.refresh().state is JobState.RUNNING)
     assert job.cancel() == "requested"
     end = ended(until, job)
-    assert (end.state, end.last_error) == (JobState.CANCELLED, "called off while it ran")
+    assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled while it ran")
     assert cut_off == [True]
     assert job.cancel() == "cancelled"
 
@@ -91,7 +91,7 @@ def test_a_thread_is_told_and_ends_when_it_looks(hf: Holdfast, work, until):
     until(lambda: job.refresh().state is JobState.RUNNING)
     assert job.cancel() == "requested"
     end = ended(until, job)
-    assert (end.state, end.last_error) == (JobState.CANCELLED, "called off while it ran")
+    assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled while it ran")
 
 
 def test_a_thread_that_does_not_look_completes(hf: Holdfast, work, until, gate):
@@ -123,7 +123,7 @@ def test_a_job_that_waits_in_the_workers_buffer_is_dropped(hf: Holdfast, work, u
     assert second.refresh().state is JobState.CLAIMED
     assert second.cancel() == "requested"
     end = ended(until, second)
-    assert (end.state, end.last_error) == (JobState.CANCELLED, "called off before it started")
+    assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled before it started")
     gate.set()
     assert ended(until, first).state is JobState.COMPLETED
     worker.end()

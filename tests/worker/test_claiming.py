@@ -88,7 +88,7 @@ def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
 def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
     hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch, busy_since
 ):
-    monkeypatch.setattr(claimer, "STREAM", 0 if busy_since == "a while" else 3600)
+    monkeypatch.setattr(claimer, "BUSY_SECONDS", 0 if busy_since == "a while" else 3600)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
     slow.enqueue()
@@ -123,7 +123,7 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
     hf: Holdfast, work, note, ran, until, ask, claims, monkeypatch, urgent
 ):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
-    monkeypatch.setattr(claimer, "ALERT", 3600)
+    monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
 
     work(poll_interval=60)
     for number in range(3):  # each comes alone, while nothing else is to do
@@ -133,7 +133,7 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
     claims.clear()
     hf.enqueue_many(note.call("others") for _ in range(2000))
     until(lambda: len(ran) == 2003)
-    assert (max(claims) <= claimer.BITE) == (urgent > 100)
+    assert (max(claims) <= claimer.FIRST_BATCH) == (urgent > 100)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def pauses(monkeypatch):
 def test_a_worker_without_a_free_slot_leaves_urgent_jobs_to_others(
     hf: Holdfast, work, slow, gate, until, ask, pauses, monkeypatch
 ):
-    monkeypatch.setattr(claimer, "ALERT", 3600)
+    monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
 
     work(concurrency=2, poll_interval=60)
     until(lambda: ask("select from holdfast.worker where asleep and above is null"))
@@ -172,10 +172,10 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
     hf: Holdfast, work, note, ran, until, ask, told, pauses, monkeypatch
 ):
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
-    monkeypatch.setattr(claimer, "ALERT", 3600)
-    monkeypatch.setattr(claimer, "STREAM", 3600)  # it says at once that it wants to hear of urgent ones alone
-    monkeypatch.setattr(claimer, "REST_AFTER_BITE", 1800)
-    monkeypatch.setattr(claimer, "LONGEST_WAIT", 1800)
+    monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
+    monkeypatch.setattr(claimer, "BUSY_SECONDS", 3600)  # it asks at once for urgent jobs alone
+    monkeypatch.setattr(claimer, "URGENT_PAUSE", 1800)
+    monkeypatch.setattr(claimer, "LONGEST_PAUSE", 1800)
 
     work(poll_interval=60)
     for number in range(3):  # each comes alone, while nothing else is to do
@@ -189,13 +189,13 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
     until(lambda: ran.count("urgent") == 4)
     until(lambda: len(told.named("jobs.claimed")) > before + 1)
     claimed = [len(event["jobs"]) for event in told.named("jobs.claimed")[before:]]
-    assert claimed[:2] == [1, claimer.SMALL_BITE]
+    assert claimed[:2] == [1, claimer.URGENT_BATCH]
 
 
 def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
     hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, pauses, monkeypatch
 ):
-    monkeypatch.setattr(claimer, "STREAM", 0)
+    monkeypatch.setattr(claimer, "BUSY_SECONDS", 0)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
     slow.enqueue()
@@ -215,7 +215,7 @@ def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
 def test_urgent_jobs_that_found_no_room_are_fetched_when_a_slot_comes_free(
     hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch
 ):
-    monkeypatch.setattr(claimer, "STREAM", 0)
+    monkeypatch.setattr(claimer, "BUSY_SECONDS", 0)
     later = threading.Event()
 
     @hf.task(name="other")

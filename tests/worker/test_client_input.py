@@ -19,7 +19,7 @@ def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
     task = hf.task(name="mail")(lambda: None)
     with pytest.raises(BadValue, match=r"task\.call\(…\)"):
         hf.enqueue_many([task])  # type: ignore[list-item]
-    with pytest.raises(BadValue, match=r"must be several calls of tasks.*\[task\.call\(…\)"):
+    with pytest.raises(BadValue, match=r"must be a list of task calls.*\[task\.call\(…\)"):
         hf.enqueue_many(task.call())  # type: ignore[arg-type]
     with pytest.raises(BadValue, match=r"must be the name of a task.*task\.enqueue\(…\)"):
         hf.enqueue(task)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast):
     async def main() -> None:
         hf.worker().run(drain=True)
 
-    with pytest.raises(HoldfastError, match=r"one runs here already\. Write await worker\.arun\(\)\."):
+    with pytest.raises(HoldfastError, match=r"one is running here already\. Write await worker\.arun\(\)\."):
         asyncio.run(main())
 
 

@@ -116,9 +116,9 @@ KILL = (
 
 
 @pytest.mark.parametrize("noticed", ["by looking", "by its farewell", "by a proof"])
-def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask, monkeypatch, noticed):
+def test_an_idle_connection_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch, noticed):
     if noticed == "by its farewell":  # it came after the look
-        monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
+        monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
     if noticed == "by a proof":
         monkeypatch.setattr("holdfast.database.pools.TRUSTED_SECONDS", 0)
     for number in range(5):
@@ -129,13 +129,13 @@ def test_a_connection_that_died_on_the_shelf_is_nobodys_error(hf: Holdfast, ask,
     assert len(hf.jobs(limit=500)) == 205  # each of them once
 
 
-def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Holdfast, ask, monkeypatch):
+def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch):
     async def main():
         for number in range(4):
             await hf.aenqueue("noop", number)
             ask(KILL)
             if number == 2:
-                monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
+                monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
         await hf.aenqueue("noop")
         await hf.aclose()
 
@@ -143,10 +143,10 @@ def test_a_connection_that_died_on_the_shelf_of_a_loop_is_nobodys_error(hf: Hold
     assert len(hf.jobs()) == 5
 
 
-def test_all_connections_on_the_shelf_may_have_died(hf: Holdfast, ask, monkeypatch):
+def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
     with hf.database.pooled_connection(), hf.database.pooled_connection(), hf.database.pooled_connection():
         pass
-    monkeypatch.setattr("holdfast.database.libpq.Wire.has_something_to_say", lambda _: False)
+    monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
     assert len(ask(KILL)) == 3
     hf.enqueue("noop")
     assert len(hf.jobs()) == 1
@@ -276,7 +276,7 @@ def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast):
 
 
 def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monkeypatch):
-    monkeypatch.setattr("holdfast.database.session.PARTING", 0.1)
+    monkeypatch.setattr("holdfast.database.session.ABANDON_SECONDS", 0.1)
 
     async def main():
         session = hf.database.session()
@@ -348,7 +348,7 @@ def test_a_plain_call_that_is_cancelled_leaves_a_session_that_works(
 ):
     session, sleep, wake_up = sleeper
     if not nearly_done:
-        monkeypatch.setattr("holdfast.database.session.PARTING", 0.1)
+        monkeypatch.setattr("holdfast.database.session.ABANDON_SECONDS", 0.1)
 
     async def main():
         await session.run(sleep)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, RetryPolicy
-from holdfast.database.copy_in import FEW
+from holdfast.database.copy_in import SMALLEST_COPY
 from holdfast.task import Task
 
 
@@ -34,19 +34,19 @@ def test_it_holds_for_the_first_async_enqueue(mail: Task[..., Any], ask):
     assert attempts_in(ask) == [5]
 
 
-@pytest.mark.parametrize("amount", [2, FEW])
+@pytest.mark.parametrize("amount", [2, SMALLEST_COPY])
 def test_it_holds_for_a_bulk_enqueue(hf: Holdfast, mail: Task[..., Any], ask, amount: int):
     hf.enqueue_many(mail.call() for _ in range(amount))
     assert attempts_in(ask) == [5]
 
 
-@pytest.mark.parametrize("amount", [2, FEW])
+@pytest.mark.parametrize("amount", [2, SMALLEST_COPY])
 def test_it_holds_for_an_async_bulk_enqueue(hf: Holdfast, mail: Task[..., Any], ask, amount: int):
     asyncio.run(hf.aenqueue_many(mail.call() for _ in range(amount)))
     assert attempts_in(ask) == [5]
 
 
-@pytest.mark.parametrize("amount", [2, FEW])
+@pytest.mark.parametrize("amount", [2, SMALLEST_COPY])
 def test_it_holds_in_a_transaction_of_the_callers(
     hf: Holdfast, mail: Task[..., Any], ask, holdfast_dsn: str, amount: int
 ):
@@ -70,7 +70,7 @@ def test_a_call_wins_over_it(hf: Holdfast, mail: Task[..., Any]):
     assert hf.enqueue("mail", max_attempts=2).refresh().max_attempts == 2
 
 
-@pytest.mark.parametrize("amount", [2, FEW])
+@pytest.mark.parametrize("amount", [2, SMALLEST_COPY])
 def test_an_operators_policy_wins_over_it(hf: Holdfast, mail: Task[..., Any], ask, amount: int):
     hf.set_retry_policy("mail", RetryPolicy(max_attempts=9))
     assert mail.enqueue().refresh().max_attempts == 9

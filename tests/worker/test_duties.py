@@ -17,7 +17,7 @@ from holdfast.worker.duties import FIRST_PROMOTED, Duties
 async def duties_of(hf: Holdfast) -> AsyncIterator[Duties]:
     session = hf.database.session()
     try:
-        yield Duties(session, lease_time=30, due=lambda: None, alert=lambda: False)
+        yield Duties(session, lease_time=30, due=lambda: None, expects_urgent=lambda: False)
     finally:
         await session.close()
 
@@ -40,18 +40,18 @@ def due(hf: Holdfast, clock):
 def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
     hf: Holdfast, due, monkeypatch, amount, hastens
 ):
-    monkeypatch.setattr(duties, "MOMENT", 0)
+    monkeypatch.setattr(duties, "PROMOTE_TOGETHER_SECONDS", 0)
 
     async def main() -> bool:
         async with duties_of(hf) as its:
             await its.promote()
             assert its.is_behind is not hastens
-            its.heard()
+            its.notified()
             timers = asyncio.Event()
             asyncio.get_running_loop().call_later(0, timers.set)  # it comes after those that are due
             await timers.wait()
             if not hastens:  # what came while the last one was under way is looked at, all the same
-                assert await its.promote() == duties.MOMENT
+                assert await its.promote() == duties.PROMOTE_TOGETHER_SECONDS
                 assert await its.promote() == duties.PROMOTE_SECONDS
             return its.promote_now.is_set()
 
@@ -156,7 +156,7 @@ def impatient(login, ask, holdfast_dsn):
 def test_a_timeout_of_the_role_does_not_keep_a_worker_from_its_upkeep(
     work, impatient, slow_upkeep, ask, until, monkeypatch, transaction_pooling
 ):
-    monkeypatch.setattr(runtime, "SETTLED_DOWN", 0)
+    monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
     with Holdfast(impatient, transaction_pooling=transaction_pooling) as hf:
         work(hf)
         until(lambda: ask("select from holdfast.duty where name = 'upkeep' and done_at is not null"))
@@ -189,7 +189,7 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf, ask):
 
 
 def test_a_part_of_a_duty_that_fails_is_told(work, ask, told, monkeypatch):
-    monkeypatch.setattr(runtime, "SETTLED_DOWN", 0)
+    monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
     ask("delete from holdfast.duty")
     failing(ask, "settle_lanes", "")
     work()

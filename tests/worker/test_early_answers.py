@@ -12,33 +12,33 @@ LARGE = "x" * 250_000  # more than a socket takes at once
 
 
 @pytest.fixture
-def pushes(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Have libpq read the answer with the last push, as it does if the server is quick."""
-    pushed = []
-    push = Wire.push
+def flushes(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Have libpq read the answer with the last flush, as it does if the server is quick."""
+    flushed = []
+    flush = Wire.flush
 
-    def push_and_read(wire: Wire) -> None:
-        push(wire)
-        pushed.append(None)
+    def flush_and_read(wire: Wire) -> None:
+        flush(wire)
+        flushed.append(None)
         if not wire.unsent:
             wire.poll.poll(10_000)
             wire._pgconn.consume_input()
 
-    monkeypatch.setattr(Wire, "push", push_and_read)
-    return pushed
+    monkeypatch.setattr(Wire, "flush", flush_and_read)
+    return flushed
 
 
-def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, pushes):
+def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, flushes):
     hf.enqueue("noop")
     enqueueing = threading.Thread(target=hf.enqueue, args=("noop", LARGE), daemon=True)
     enqueueing.start()
     enqueueing.join(10)
     assert not enqueueing.is_alive()
-    assert pushes
+    assert flushes
     assert len(hf.jobs()) == 2
 
 
-def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast, pushes):
+def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast, flushes):
     async def main() -> None:
         await hf.aenqueue("noop")
         async with asyncio.timeout(10):
@@ -46,5 +46,5 @@ def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast,
         await hf.aclose()
 
     asyncio.run(main())
-    assert pushes
+    assert flushes
     assert len(hf.jobs()) == 2

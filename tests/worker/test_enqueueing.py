@@ -21,7 +21,7 @@ from holdfast import (
     PayloadTooLarge,
     UnknownOption,
 )
-from holdfast.database.copy_in import BULK
+from holdfast.database.copy_in import BATCH_SIZE
 
 
 @pytest.fixture
@@ -112,19 +112,19 @@ def test_an_async_connection_is_refused_by_the_sync_method(holdfast_dsn, hf, gre
     asyncio.run(main())
 
 
-# In bulk.
+# In copy_in.
 
 
 def test_more_than_one_call_carries_are_enqueued_in_order(hf, greet, ask):
-    jobs = hf.enqueue_many(greet.call(user_id=i) for i in range(2 * BULK + 1))
-    assert len({job.id for job in jobs}) == 2 * BULK + 1
+    jobs = hf.enqueue_many(greet.call(user_id=i) for i in range(2 * BATCH_SIZE + 1))
+    assert len({job.id for job in jobs}) == 2 * BATCH_SIZE + 1
     rows = ask("select id, (payload->>'user_id')::int from holdfast.job order by seq")
     assert [row[0] for row in rows] == [job.id for job in jobs]
-    assert [row[1] for row in rows] == list(range(2 * BULK + 1))
+    assert [row[1] for row in rows] == list(range(2 * BATCH_SIZE + 1))
 
 
 def some_then_a_bad_one(greet):
-    yield from (greet.call(user_id=i) for i in range(BULK + 10))
+    yield from (greet.call(user_id=i) for i in range(BATCH_SIZE + 10))
     yield greet.call(user_id="seven")
 
 
@@ -146,7 +146,7 @@ def test_all_of_them_or_none_when_the_database_refuses_one(hf, greet, counts):
     greet.options(id=taken).enqueue(user_id=1)
     with pytest.raises(IdConflict):
         hf.enqueue_many(
-            [*(greet.call(user_id=i) for i in range(BULK)), greet.options(id=taken).call(user_id=2)]
+            [*(greet.call(user_id=i) for i in range(BATCH_SIZE)), greet.options(id=taken).call(user_id=2)]
         )
     assert counts() == {"pending": 1}
 
@@ -155,12 +155,12 @@ def test_all_of_them_or_none_async(hf, greet, counts):
     async def main():
         with pytest.raises(BadArguments):
             await hf.aenqueue_many(some_then_a_bad_one(greet))
-        jobs = await hf.aenqueue_many(greet.call(user_id=i) for i in range(BULK + 1))
+        jobs = await hf.aenqueue_many(greet.call(user_id=i) for i in range(BATCH_SIZE + 1))
         await hf.aclose()
         return len(jobs)
 
-    assert asyncio.run(main()) == BULK + 1
-    assert counts() == {"pending": BULK + 1}
+    assert asyncio.run(main()) == BATCH_SIZE + 1
+    assert counts() == {"pending": BATCH_SIZE + 1}
 
 
 def test_nothing_is_enqueued_from_nothing(hf, counts):

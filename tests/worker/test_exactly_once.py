@@ -215,7 +215,7 @@ def test_a_block_that_is_repeated_after_a_lost_reply_writes_nothing_twice(hf, ac
         for _ in range(2):
             with ctx.transaction() as conn:
                 conn.execute("update account set balance = balance - 10")
-            ctx.finished = False  # as if the answer to the commit had been lost
+            ctx.completed = False  # as if the answer to the commit had been lost
 
     job = again.enqueue()
     run(hf)

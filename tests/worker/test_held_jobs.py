@@ -25,13 +25,13 @@ async def settle_down() -> None:
 def test_nothing_is_started_on_a_lease_that_may_have_run_out():
     async def main():
         held = HeldJobs()
-        held.good_until = time.monotonic() - 1
+        held.lease_valid_until = time.monotonic() - 1
         taken(held, job("a"))
         slot = asyncio.create_task(held.next())
         await settle_down()
         assert not slot.done()
-        held.good_until = math.inf
-        held.rouse()
+        held.lease_valid_until = math.inf
+        held.wake_slots()
         assert (await slot).id == "a"
 
     asyncio.run(main())
@@ -68,9 +68,9 @@ def test_the_answer_to_a_claim_from_before_the_loss_is_not_taken():
     async def main():
         held = HeldJobs()
         held.in_flight.add("lease")
-        held.forget()
+        held.drop_all()
         assert held.take("lease", [job("a")]) == []
-        assert held.empty()
+        assert held.is_empty()
         assert not held.buffer
 
     asyncio.run(main())
@@ -105,10 +105,10 @@ def test_a_report_settles_only_its_own_lease():
     async def main():
         held = HeldJobs()
         taken(held, job("a", "new"))
-        assert held.settle([Report("a", "old", "completed")]) == [None]
-        assert not held.empty()
-        [settled] = held.settle([Report("a", "new", "completed")])
+        assert held.remove_reported([Report("a", "old", "completed")]) == [None]
+        assert not held.is_empty()
+        [settled] = held.remove_reported([Report("a", "new", "completed")])
         assert settled.id == "a"
-        assert held.empty()
+        assert held.is_empty()
 
     asyncio.run(main())

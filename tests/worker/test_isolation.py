@@ -180,7 +180,7 @@ def test_progress_and_cancel_cross_the_boundary(hf, work, until):
     assert (seen.progress, seen.stage) == (40, "rendering")
     assert job.cancel() == "requested"
     end = until(lambda: (seen := job.refresh()).state.final and seen)
-    assert (end.state, end.last_error) == (JobState.CANCELLED, "called off while it ran")
+    assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled while it ran")
 
 
 def test_a_shutdown_that_cannot_wait_kills_it_and_gives_it_back(hf, work, until):

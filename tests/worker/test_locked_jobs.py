@@ -159,7 +159,7 @@ def test_the_keeper_writes_of_the_other_jobs(hf: Holdfast, work, gate, operator,
 def test_a_locked_report_is_waited_for_within_the_grace(
     hf: Holdfast, work, gate, operator, until, counts, told, monkeypatch
 ):
-    monkeypatch.setattr(runtime, "LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr(runtime, "DEREGISTER_SECONDS", 0.01)
     sent, run = [], Session.run
 
     async def counting(session, call, **options):
@@ -191,7 +191,7 @@ def test_a_locked_report_is_waited_for_within_the_grace(
 def test_a_second_signal_does_not_wait_for_a_locked_report(
     hf: Holdfast, work, gate, operator, until, told, monkeypatch
 ):
-    monkeypatch.setattr(runtime, "HURRIED_SECONDS", 0.01)
+    monkeypatch.setattr(runtime, "STOP_NOW_SECONDS", 0.01)
 
     @hf.task(name="held")
     async def held() -> None:

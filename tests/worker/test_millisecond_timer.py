@@ -11,7 +11,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.worker import millisecond_timer
 from holdfast.worker.held import HeldJobs
-from holdfast.worker.millisecond_timer import BRISK, MillisecondTimer
+from holdfast.worker.millisecond_timer import BUSY_RATE, MillisecondTimer
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its timer is Linux's")
 
@@ -52,20 +52,20 @@ def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
     async def main() -> None:
         held, before = HeldJobs(), timers()
         keeps_time = MillisecondTimer(held)
-        keeps_time.keep(BRISK)
-        assert not keeps_time.ticks  # for nothing runs
+        keeps_time.adjust(BUSY_RATE)
+        assert not keeps_time.is_running  # for nothing runs
         held.running.add("a job")  # type: ignore[arg-type]  # it is only counted
-        keeps_time.keep(BRISK - 1)
-        assert not keeps_time.ticks
-        keeps_time.keep(BRISK)
-        keeps_time.keep(BRISK)
-        assert keeps_time.ticks
+        keeps_time.adjust(BUSY_RATE - 1)
+        assert not keeps_time.is_running
+        keeps_time.adjust(BUSY_RATE)
+        keeps_time.adjust(BUSY_RATE)
+        assert keeps_time.is_running
         assert timers() == before + 1
-        keeps_time.keep(BRISK - 1)
-        assert not keeps_time.ticks
-        keeps_time.keep(BRISK)
+        keeps_time.adjust(BUSY_RATE - 1)
+        assert not keeps_time.is_running
+        keeps_time.adjust(BUSY_RATE)
         held.running.clear()
-        await settled(lambda: not keeps_time.ticks)
+        await settled(lambda: not keeps_time.is_running)
         assert timers() == before
 
     asyncio.run(main())
@@ -79,15 +79,15 @@ def test_a_worker_keeps_time_while_its_handlers_run(hf: Holdfast, drain, counts,
             super().__init__(held)
             made.append(self)
 
-        def _tick(self) -> None:
+        def _expired(self) -> None:
             """It must be told to stop."""
 
     @hf.task(name="sleep")
     async def sleep() -> None:
-        await settled(lambda: made[0].ticks)
+        await settled(lambda: made[0].is_running)
 
     monkeypatch.setattr("holdfast.worker.runtime.MillisecondTimer", Seen)
-    monkeypatch.setattr(millisecond_timer, "BRISK", 0)
+    monkeypatch.setattr(millisecond_timer, "BUSY_RATE", 0)
     before = timers()
     sleep.enqueue()
     drain()
@@ -100,7 +100,7 @@ def test_a_worker_without_such_a_timer_does_without(hf: Holdfast, drain, counts,
     async def sleep() -> None:
         await asyncio.sleep(0.001)
 
-    monkeypatch.setattr(millisecond_timer, "BRISK", 0)
+    monkeypatch.setattr(millisecond_timer, "BUSY_RATE", 0)
     monkeypatch.setattr(millisecond_timer, "_every_millisecond", lambda: None)
     hf.enqueue_many(sleep.call() for _ in range(20))
     drain()

@@ -7,8 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from holdfast import Context, Holdfast, JobState, NotAllowed, RetryPolicy, Schedule
-from holdfast.database import copy_in as bulk
+from holdfast.database.copy_in import SMALLEST_COPY
 from waiting import Work
+
+AMOUNT = SMALLEST_COPY * 2
 
 
 @pytest.fixture
@@ -42,9 +44,9 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     try:
         job = producer.enqueue("double", {"number": 4})
         assert job.result(timeout=15) == 8
-        many = producer.enqueue_many([double.call(number=number) for number in range(bulk.FEW * 2)])
+        many = producer.enqueue_many([double.call(number=number) for number in range(AMOUNT)])
         dead = producer.enqueue("fails")
-        assert producer.gather(many, timeout=15) == [number * 2 for number in range(bulk.FEW * 2)]
+        assert producer.gather(many, timeout=15) == [number * 2 for number in range(AMOUNT)]
         until(lambda: producer.job(dead.id).refresh().state is JobState.DEAD)
         assert producer.job(job.id).refresh().state is JobState.COMPLETED
         later = producer.enqueue("double", delay=3600)
@@ -54,7 +56,7 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     assert [name for name, _ in told.events if name.endswith((".failed", ".error"))] == ["job.failed"]
 
     viewer, operator = roles["viewer"], roles["operator"]
-    assert len(viewer.jobs(limit=1000)) == bulk.FEW * 2 + 3
+    assert len(viewer.jobs(limit=1000)) == SMALLEST_COPY * 2 + 3
     assert "seen" in [event.name for event in viewer.job(job.id).events(follow=False)]
     assert [error.error for error in viewer.job(dead.id).errors()] == ["ValueError: no"]
     assert viewer.job(job.id).steps()[0].result == 8
@@ -74,14 +76,14 @@ def test_copy_is_the_way_of_a_producer_too(roles, ask):
     @producer.task(name="t", queue="bulk")
     def task(number: int) -> None: ...
 
-    producer.enqueue_many([task.call(number=number) for number in range(bulk.FEW)])
+    producer.enqueue_many([task.call(number=number) for number in range(SMALLEST_COPY)])
     ((amount, ascending),) = ask(
         # Ids that this process has made, which only a COPY names, count up.
         "select count(*), bool_and(step = 1) from (select place - lag(place) over (order by seq) as step "
         "from (select seq, ('x' || right(id::text, 12))::bit(48)::bigint as place from holdfast.job) j) s "
         "where step is not null"
     )
-    assert (amount, ascending) == (bulk.FEW - 1, True)
+    assert (amount, ascending) == (SMALLEST_COPY - 1, True)
 
 
 def test_what_a_role_may_not_do_raises_an_error_that_says_what_to_ask_for(roles):

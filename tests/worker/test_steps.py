@@ -147,7 +147,7 @@ def test_two_steps_of_one_name_are_a_mistake(hf):
     job = climb.enqueue()
     (end,) = run(hf, job)
     assert end.state is JobState.DEAD
-    assert "this attempt has had a step of this name" in (end.last_error or "")
+    assert "this attempt already had a step of this name" in (end.last_error or "")
 
 
 def test_a_key_of_a_step_is_the_same_in_every_attempt(hf):

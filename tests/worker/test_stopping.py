@@ -99,13 +99,13 @@ def test_a_suspect_whose_claim_was_cut_off_is_given_back_uncharged(
     ask("select from holdfast.claim(worker => holdfast.register())")
     ask("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
     ask("select holdfast.recover('9 days')")
-    parting, part = threading.Event(), Session._part
+    parting, part = threading.Event(), Session._finish_abandoned
 
     async def told_part(*args: object) -> None:
         parting.set()
         await part(*args)
 
-    monkeypatch.setattr(Session, "_part", told_part)
+    monkeypatch.setattr(Session, "_finish_abandoned", told_part)
     with psycopg.connect(holdfast_dsn) as other:
         other.execute("lock table holdfast.running in exclusive mode")  # its start cannot be recorded
         worker = work()

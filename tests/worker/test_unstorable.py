@@ -92,7 +92,7 @@ def test_an_exception_that_cannot_be_told_is_kept_by_its_name(failed):
     async def handler():
         raise SpeechlessError
 
-    assert failed(handler).error == "SpeechlessError: (its text could not be had: RecursionError)"
+    assert failed(handler).error == "SpeechlessError: (its text could not be read: RecursionError)"
 
 
 def test_an_exception_whose_text_is_no_text_is_kept(failed):

@@ -24,7 +24,7 @@ from holdfast.values.errors import BadValue, HoldfastError
 from holdfast.values.secret import mask_dsn
 from holdfast.worker.isolation.pool import cores
 from holdfast.worker.monitor.http import Address
-from holdfast.worker.supervisor import Supervisor, follow
+from holdfast.worker.supervisor import Supervisor, exit_with_supervisor
 from holdfast.worker.worker import Worker
 
 FORMATS = ["text", "json"]
@@ -111,7 +111,7 @@ def worker(
       holdfast worker shop.jobs:hf --processes 4
     """
     if supervised:
-        follow(options["grace"])
+        exit_with_supervisor(options["grace"])
     if settings.dsn:
         # For the app's own Holdfast(), and for the children: on their command line, all could see it.
         os.environ["HOLDFAST_DSN"] = settings.dsn

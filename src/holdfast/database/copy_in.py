@@ -1,17 +1,18 @@
-"""Many new jobs at once: by COPY where it is allowed and pays, else through the array function.
+"""Enqueues many jobs at once: by COPY where that is allowed and pays, otherwise by the array function.
 
     jobs ─ in batches ─┬─► places ─► COPY job (id, lane_id, …) ◄─ lines of text       6 µs a job in the server
                        └─► enqueue_many(arrays)                                      15 µs
 
-COPY inserts into the table itself, so a role needs the right to (`places` knows); and it cannot tell that an
-id of the caller's was used before. A caller who lacks the right, jobs with ids of their own and calls of a
-few jobs take the arrays. Triggers hold both to the same rules, so the jobs and the errors are the same.
+COPY inserts into the table itself, so a role needs the right to do that (`places` tells). It also cannot
+detect that an id was used before. So three kinds of calls take the arrays: those of a role without the right,
+those with ids of their own, and those of a few jobs. Triggers apply the same rules to both ways, so the jobs
+and the errors are the same.
 
-On a connection of ours a COPY stays open while the jobs are made, so that client and server work at the same
-time. On the caller's own it holds one batch that is already made: whoever makes the jobs may want to use that
-connection meanwhile.
+On a connection of the pool, a COPY stays open while the jobs are made, so that client and server work at the
+same time. On the caller's connection, it sends one finished batch at a time, because the generator of the
+jobs may use that connection.
 
-What to do next is written once, as a generator that a sync and an async runner carry out.
+The steps are written once, as a generator that a sync and an async runner carry out.
 """
 
 import contextlib
@@ -42,21 +43,20 @@ from holdfast.values import limits
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobId, NewJob
 
-# Jobs are made, and sent, in batches of this many, so that a generator of millions stays out of memory.
-BULK = 1_000
-# Below this many a COPY does not pay for its round trips: measured, they are even at about 60.
-FEW = 100
-# One COPY carries this many at most: the server keeps its lines at hand until the end of it.
-COPIED = 50_000
-# A COPY does not wait for jobs that take longer to make than this many seconds a batch: it is one statement,
-# and a statement may have its timeout.
-HURRIED = 0.25
-# How many places are asked for at a time.
+# Jobs are made and sent in batches of this size, so that millions of them never fill the memory.
+BATCH_SIZE = 1_000
+# A smaller COPY does not pay for its round trips. Measured, both ways are even at about 60 jobs.
+SMALLEST_COPY = 100
+# The most jobs in one COPY: the server keeps its lines in memory until the end.
+LARGEST_COPY = 50_000
+# A COPY is not kept open for jobs that take longer than this to make, in seconds per batch. It is one
+# statement, and may have a statement timeout.
+SLOW_BATCH_SECONDS = 0.25
+# How many places to ask for in one call.
 PLACES = 1_000
 
 _COPY = "copy holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at) from stdin"
-# Asked before anything else: a role may have been granted the array function alone, and the schema may be of
-# an older release, which has no `places`.
+# Asked first: a role may have the right to the array function alone, and an older schema has no `places`.
 _KNOWS_PLACES = """
 select coalesce(
   has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[], integer[])'), 'execute'),
@@ -71,15 +71,15 @@ _Step: TypeAlias = Call[Any] | Iterable[bytes] | str
 
 
 class Batch(list[NewJob]):
-    """Some jobs, and how long it took to make them."""
+    """A batch of jobs, and how long it took to make them."""
 
     seconds = 0.0
 
 
 def load_on(connection: CallerConnection, jobs: Iterable[NewJob]) -> list[JobId]:
-    """Enqueue all of these or none, on the caller's own connection; their ids.
+    """Enqueue all of these jobs or none on the caller's own connection, and return their ids.
 
-    Only one in autocommit gets a transaction of ours: elsewhere the end of the transaction is the caller's.
+    Only a connection in autocommit gets a transaction here. Otherwise the caller ends the transaction.
     """
     owner = owner_of(connection)
     with owner.transaction() if owner.autocommit else contextlib.nullcontext():
@@ -93,8 +93,8 @@ async def aload_on(connection: CallerAsyncConnection, jobs: Iterable[NewJob]) ->
 
 
 def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
-    """Enqueue these in the transaction that is open."""
-    loading = _Loading(owner, batches, streaming=streaming)
+    """Enqueue these jobs in the open transaction."""
+    loading = _Load(owner, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
@@ -104,14 +104,14 @@ def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -
                 case str():
                     answer = owner.cursor(row_factory=tuple_row).execute(step).fetchall()
                 case lines:
-                    with _unquoted(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                    with _without_quotes(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
                         for line in lines:
                             copy.write(line)
     return loading.ids
 
 
 async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
-    loading = _Loading(owner, batches, streaming=streaming)
+    loading = _Load(owner, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
@@ -122,7 +122,7 @@ async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, stream
                     cursor = await owner.cursor(row_factory=tuple_row).execute(step)
                     answer = await cursor.fetchall()
                 case lines:
-                    with _unquoted():
+                    with _without_quotes():
                         async with owner.cursor() as cursor, cursor.copy(_COPY) as copy:
                             for line in lines:
                                 await copy.write(line)
@@ -130,16 +130,16 @@ async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, stream
 
 
 def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
-    """The jobs, a batch at a time; all are full but the last."""
+    """Yield the jobs in batches; all are full but the last."""
     batch = Batch()
     began = time.monotonic()
     if not isinstance(jobs, Iterable):
-        raise limits.refused("jobs", jobs, "must be several calls of tasks", hint="Write [task.call(…), …].")
+        raise limits.refused("jobs", jobs, "must be a list of task calls", hint="Write [task.call(…), …].")
     for job in jobs:
         if not isinstance(job, NewJob):
-            raise limits.refused("jobs", job, "must be calls of tasks", hint="Write task.call(…) for each.")
+            raise limits.refused("jobs", job, "must be task calls", hint="Write task.call(…) for each.")
         batch.append(job)
-        if len(batch) == BULK:
+        if len(batch) == BATCH_SIZE:
             batch.seconds = time.monotonic() - began
             yield batch
             batch = Batch()
@@ -148,10 +148,10 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
         yield batch
 
 
-class _Loading:
-    """The way of all these jobs into the database, step by step.
+class _Load:
+    """The steps that bring these jobs into the database.
 
-    A step is a call or a question, whose answer is to be sent back, or the lines of a COPY.
+    A step is a call or a query, whose answer is sent back to the generator, or the lines of a COPY.
     """
 
     def __init__(
@@ -163,21 +163,21 @@ class _Loading:
         self._last_id = 0
         self._streaming = streaming
         self._codec = codec_of(owner)
-        self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # else COPY has no place there
+        self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # a pipeline allows no COPY
 
     def steps(self) -> Generator[_Step, Any, None]:
-        if self._may_copy and self._batch and len(self._batch) >= FEW:
+        if self._may_copy and self._batch and len(self._batch) >= SMALLEST_COPY:
             ((self._may_copy,),) = yield _KNOWS_PLACES
         known: set[_Key] = set()
         while (batch := self._batch) is not None:
-            if self._may_copy and len(batch) >= FEW and all(job.id is None for job in batch):
-                # Those of earlier batches too: they are likely to come again.
+            if self._may_copy and len(batch) >= SMALLEST_COPY and all(job.id is None for job in batch):
+                # Together with those of earlier batches, which are likely to come again.
                 here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
                 known = known | here if len(known) < PLACES else here
                 wanted = list(known)
                 found = yield calls.places(wanted)
                 if found[0].may_copy:
-                    yield self._lines(_Sheet(wanted, found))
+                    yield self._lines(_LineWriter(wanted, found))
                     if self._batch is None:
                         self._batch = next(self._batches, None)
                     continue
@@ -185,41 +185,41 @@ class _Loading:
             self.ids += yield calls.enqueue_many(batch)
             self._batch = next(self._batches, None)
 
-    def _lines(self, sheet: "_Sheet") -> Iterable[bytes]:
-        return self._streamed(sheet, COPIED) if self._streaming else list(self._streamed(sheet, 1))
+    def _lines(self, writer: "_LineWriter") -> Iterable[bytes]:
+        return self._streamed(writer, LARGEST_COPY) if self._streaming else list(self._streamed(writer, 1))
 
-    def _streamed(self, sheet: "_Sheet", most: int) -> Iterator[bytes]:
-        """The lines of this batch, and of those after it for as long as the sheet knows their places."""
+    def _streamed(self, writer: "_LineWriter", limit: int) -> Iterator[bytes]:
+        """Yield the lines of this batch and of the following ones, while the writer knows their places."""
         copied = 0
-        while (batch := self._batch) is not None and copied < most:
-            ids = sheet.new_ids(len(batch), after=self._last_id)
-            lines = sheet.lines(batch, ids)
+        while (batch := self._batch) is not None and copied < limit:
+            ids = writer.new_ids(len(batch), after=self._last_id)
+            lines = writer.lines(batch, ids)
             if lines is None:
                 return
             yield lines.encode(self._codec)
             self.ids += ids
             self._last_id = ids[-1]
-            copied += most if batch.seconds > HURRIED else len(ids)
+            copied += limit if batch.seconds > SLOW_BATCH_SECONDS else len(ids)
             self._batch = None
-            if copied < most:
+            if copied < limit:
                 self._batch = next(self._batches, None)
 
 
-class _Sheet:
+class _LineWriter:
     """Writes jobs as lines of a COPY, for the places that it knows."""
 
     def __init__(self, wanted: Sequence[_Key], found: Sequence[Place]) -> None:
         self._places = {
             key: (place.lane_id, place.max_attempts) for key, place in zip(wanted, found, strict=True)
         }
-        # The database's time, carried on by a clock that nobody sets.
+        # The database's time, continued by the monotonic clock.
         self._now_at = found[0].now_at
         self._since = time.monotonic()
 
     def new_ids(self, amount: int, *, after: int) -> range:
-        """Ids of version 7 in ascending order: the time in milliseconds, then a random number that counts up.
+        """Return ascending ids of version 7: the time in milliseconds, then a random number that counts up.
 
-        So the primary key's index grows at its end. The 72 random bits are drawn for each batch, and a forked
+        So the primary key's index grows at its end. The 72 random bits are drawn for each batch, so a forked
         process draws others.
         """
         milliseconds = int(self._now() * 1000)
@@ -229,7 +229,7 @@ class _Sheet:
         return range(first, first + amount)
 
     def lines(self, batch: Batch, ids: Iterable[int]) -> str | None:
-        """The lines of a batch, or `None` if one of its jobs cannot be written here."""
+        """Return the lines of a batch; `None` if one of its jobs cannot be written here."""
         places = self._places
         lines = []
         for number, job in zip(ids, batch, strict=True):
@@ -245,11 +245,11 @@ class _Sheet:
             headers = "\\N" if job.headers is None else _escaped(job.headers)
             if job.max_attempts is not None:
                 attempts = limits.max_attempts(job.max_attempts)
-            run_at = self._due(job) or "\\N"
+            run_at = self._run_at(job) or "\\N"
             lines.append(f"{number:032x}\t{lane_id}\t{task}\t{payload}\t{headers}\t{attempts}\t{run_at}\n")
         return "".join(lines)
 
-    def _due(self, job: NewJob) -> datetime | None:
+    def _run_at(self, job: NewJob) -> datetime | None:
         if job.delay is None:
             return job.run_at
         if job.run_at is not None:
@@ -272,8 +272,8 @@ def _next(steps: Generator[_Step, Any, None], answer: Any) -> _Step | None:
 
 
 @contextlib.contextmanager
-def _unquoted() -> Iterator[None]:
-    """Errors of ours without PostgreSQL's: what it says of a COPY quotes the line, and the secrets in it."""
+def _without_quotes() -> Iterator[None]:
+    """Raise errors without their cause: PostgreSQL's error quotes the COPY line, and the secrets in it."""
     try:
         with translated():
             yield

@@ -1,4 +1,4 @@
-"""Many rows out of the database, by COPY: as they come, never all of them in memory."""
+"""Exports many rows by COPY, as a stream that never holds all of them in memory."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -10,7 +10,7 @@ from holdfast.calls import Function
 from holdfast.database.translation import translated
 
 CHUNK = 1 << 20
-# The same text whatever the role or the database prefers.
+# The same text, whatever the role or the database prefers.
 _PLAIN = """\
 set local datestyle = 'ISO'; set local intervalstyle = 'iso_8601'; set local timezone = 'UTC';
 set local bytea_output = 'hex'; set local extra_float_digits = 1; set local statement_timeout = 0
@@ -18,7 +18,7 @@ set local bytea_output = 'hex'; set local extra_float_digits = 1; set local stat
 _ROWS = sql.SQL("select {} from (select holdfast.{}({}, {}, {}) as row) given")
 _QUERIES = {
     "csv": ("(given.row).*", "format csv, header true, encoding 'UTF8'"),
-    # JSON text has neither of these characters, nor a line end, so nothing of it is quoted.
+    # JSON text has no line end and none of these two characters, so nothing of it is quoted.
     "jsonl": ("row_to_json(given.row)", r"format csv, quote E'\x01', delimiter E'\x02', encoding 'UTF8'"),
 }
 
@@ -30,9 +30,9 @@ def copy_out(
     shape: Literal["csv", "jsonl"],
     counted: Callable[[int], None],
 ) -> Iterator[bytes]:
-    """What a function returns, in chunks of about a megabyte; then `counted` is told how many rows that was.
+    """Yield the rows of a function in chunks of about a megabyte, then call `counted` with their number.
 
-    For a connection of its own, that is in a transaction.
+    The connection must be in a transaction of its own.
     """
     columns, options = _QUERIES[shape]
     rows = _ROWS.format(

@@ -1,6 +1,6 @@
-"""What only a client can see of what is wrong: the schema, the way to the server, two clocks.
+"""The doctor's checks that only a client can make: the schema, a pooler, the clocks, the round trip.
 
-The rest is looked at by the database itself, in `sql/functions/inspect/doctor.sql`.
+The database makes all other checks itself, in `sql/functions/inspect/doctor.sql`.
 """
 
 import statistics
@@ -27,23 +27,23 @@ _TRIPS = 5
 
 
 def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
-    """Everything that is wrong, the worst first."""
+    """Return everything that is wrong, the worst first."""
     checks: dict[str, Callable[[Connection[Any]], Iterator[Finding]]] = {
         "schema": _schema,
         "pooling": lambda _: _pooling(database),
         "clock": _clock,
     }
-    found: list[Finding] = []
+    findings: list[Finding] = []
     with database.connection() as connection:
         for name, check in checks.items():
-            found += _looked(name, check, connection, healthy=healthy)
-        if not any(finding.name == "schema" and finding.severity == "critical" for finding in found):
-            theirs = run_on(connection, calls.doctor(healthy=healthy))
-            found += theirs
-    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+            findings += _findings(name, check, connection, healthy=healthy)
+        if not any(finding.name == "schema" and finding.severity == "critical" for finding in findings):
+            findings_of_server = run_on(connection, calls.doctor(healthy=healthy))
+            findings += findings_of_server
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
-def _looked(
+def _findings(
     name: str,
     check: Callable[[Connection[Any]], Iterator[Finding]],
     connection: Connection[Any],
@@ -51,11 +51,11 @@ def _looked(
     healthy: bool,
 ) -> list[Finding]:
     try:
-        found = list(check(connection))
+        findings = list(check(connection))
     except psycopg.errors.InsufficientPrivilege as error:
         said = f"This check could not be made: {error.diag.message_primary}."
         return [Finding(name, "info", said, "Run it as the owner of the schema holdfast.", None)]
-    return found or ([Finding(name, "ok", None, None, None)] if healthy else [])
+    return findings or ([Finding(name, "ok", None, None, None)] if healthy else [])
 
 
 def _schema(connection: Connection[Any]) -> Iterator[Finding]:
@@ -80,7 +80,7 @@ def _pooling(database: Database) -> Iterator[Finding]:
         yield Finding(
             "pooling",
             "critical",
-            "A pooler in transaction mode stands before the database: LISTEN, prepared statements and "
+            "A pooler in transaction mode stands in front of the database: LISTEN, prepared statements and "
             "settings of a session are lost between two statements, or reach others.",
             "Leave out transaction_pooling=False, or connect to the server itself.",
             {"mode": "transaction"},
@@ -99,9 +99,9 @@ def _clock(connection: Connection[Any]) -> Iterator[Finding]:
     skews, trips = [], []
     for _ in range(_TRIPS):
         asked, begun = datetime.now(UTC), time.monotonic()
-        theirs = _scalar(connection, "select clock_timestamp()")
+        findings_of_server = _scalar(connection, "select clock_timestamp()")
         trips.append(time.monotonic() - begun)
-        skews.append((theirs - asked).total_seconds() - trips[-1] / 2)
+        skews.append((findings_of_server - asked).total_seconds() - trips[-1] / 2)
     skew, trip = statistics.median(skews), statistics.median(trips)
     if abs(skew) > MOST_SKEW + trip:
         direction = "ahead of" if skew > 0 else "behind"
@@ -109,7 +109,7 @@ def _clock(connection: Connection[Any]) -> Iterator[Finding]:
             "clock",
             "warning",
             f"The clock of the database is {abs(skew):.1f} s {direction} the clock of this machine.",
-            "Let NTP set both. Holdfast goes by the database's; but a run_at that is computed here is off.",
+            "Let NTP set both. Holdfast uses the database's, so a run_at that is computed here is off.",
             {"seconds": round(skew, 3)},
         )
     if trip > SLOW_TRIP:

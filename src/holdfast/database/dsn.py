@@ -1,10 +1,10 @@
-"""Connection strings as people have them."""
+"""Connection strings in the forms that people use."""
 
 import re
 
 
 def without_driver(dsn: str) -> str:
-    """The DSN as libpq reads it: SQLAlchemy writes `postgresql+psycopg://`.
+    """Return the DSN as libpq reads it: SQLAlchemy writes `postgresql+psycopg://`.
 
     >>> without_driver("postgresql+psycopg://app@db/shop")
     'postgresql://app@db/shop'

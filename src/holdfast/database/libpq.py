@@ -1,16 +1,15 @@
-"""The shortest way for a plain call: straight through libpq, on a connection of our own.
+"""Runs plain calls directly through libpq, on a connection of Holdfast's own.
 
     send ─► wait until readable ─► read        one write, one poll and one read for the whole call
 
-Nearly all the time that a small call takes in this process is the driver's: a cursor, a transformer and a
-loader made for it, its values adapted one by one, a wait that begins by asking whether it may write. That is
-70 to 100 µs for an enqueue, where sending texts to a statement that stands prepared takes 25; and 0.7 ms for
-a claim on an idle queue, where everything runs cold, instead of 0.25. So the one call that is made thousands
-of times a second and all those of a worker take the short way, and the others the driver's.
+A small call spends most of its client time in the driver. The driver makes a cursor, a transformer and a
+loader, adapts each value, and first waits until it may write. An enqueue takes 70 to 100 µs there, and 25 µs
+as texts for a prepared statement. A claim on an idle queue, where all code runs cold, takes 0.7 ms there and
+0.25 ms here. So an enqueue and all calls of a worker go this way, and the other calls go through the driver.
 
-What to ask of libpq is written once, in `Wire`; a sync and an async connection each wait in their own way.
-There is no generator between them, as the driver has: what runs once in a while runs cold, and each frame
-costs three times of what a benchmark in a loop says.
+`Wire` has all calls to libpq. A sync and an async connection each wait in their own way. The driver uses a
+generator between the two; here it would be slow, because code that runs rarely runs cold. Each frame then
+costs three times what a benchmark in a loop shows.
 """
 
 import asyncio
@@ -30,22 +29,21 @@ from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
 from holdfast.calls import Call, Function, Rows
-from holdfast.database.statements import command
+from holdfast.database.statements import call_text
 
 T = TypeVar("T")
 
-# A statement that was answered by one of these and by nothing before has done nothing, so it may be sent
-# again on another connection. 57P01 and 57P05 (the server ends the session): what the server sends it sends
-# in order, and a statement of ours is committed after the server has written that it is complete; so had it
-# been committed, that would stand before the farewell. 26000 and 0A000 (what was prepared is not there, or no
-# longer fits): found before a statement begins.
+# A statement has done nothing if one of these is its only answer, so it may be sent again on another
+# connection. 57P01 and 57P05: the server ends the session. The server sends in order, and reports a commit
+# before anything later. If the statement had been committed, its completion would come first. 26000 and
+# 0A000: the prepared statement is missing or no longer fits. The server finds that before a statement begins.
 NEVER_RAN = frozenset({"57P01", "57P05", "26000", "0A000"})
 
-_GOOD = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+_SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
 class LibpqConnection(Connection[Any]):
-    """A connection that also knows the short way."""
+    """A connection that can also run plain calls directly."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,7 +51,7 @@ class LibpqConnection(Connection[Any]):
 
     def ask(self, call: Call[T]) -> T:
         wire = self.wire
-        if not wire.knows(call.function):
+        if not wire.is_prepared(call.function):
             wire.prepare(call.function)
             self._wait()
             wire.prepared(call.function)
@@ -68,7 +66,7 @@ class LibpqConnection(Connection[Any]):
             both.register(self.pgconn.socket, select.POLLIN | select.POLLOUT)
             while wire.unsent:
                 both.poll()
-                wire.push()
+                wire.flush()
             if wire.is_answered():
                 return
         while True:
@@ -89,68 +87,68 @@ class LibpqAsyncConnection(AsyncConnection[Any]):
 
     async def ask(self, call: Call[T]) -> T:
         wire = self.wire
-        if not wire.knows(call.function):
+        if not wire.is_prepared(call.function):
             wire.prepare(call.function)
-            await self.answered()
+            await self.wait_for_answer()
             wire.prepared(call.function)
         wire.send(call)
-        await self.answered()
+        await self.wait_for_answer()
         return call.read(wire.rows())
 
-    async def answered(self) -> None:
-        """Wait until all of the answer is there."""
+    async def wait_for_answer(self) -> None:
+        """Wait until the whole answer has come."""
         wire, socket = self.wire, self.pgconn.socket
         if wire.unsent:
             while wire.unsent:
                 self.unwatch()
-                await _ready(socket, to_write=True)
-                wire.push()
+                await _socket_ready(socket, to_write=True)
+                wire.flush()
             if wire.is_answered():
                 return
         while True:
             if self._watched is None:
-                await _ready(socket)
+                await _socket_ready(socket)
             else:
-                await self._stirred()
+                await self._wait_readable()
             if wire.is_answered():
                 return
 
-    def watch(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
-        """Have `heard` called when something comes between calls.
+    def watch(self, on_input: Callable[["LibpqAsyncConnection"], None]) -> None:
+        """Call `on_input` when something comes between calls.
 
-        Calls then need not begin to watch the socket and end it, which takes 70 µs after a while of quiet.
-        What is watched is a copy of it: libpq closes its own when the line breaks, whose number may be
-        another's the next moment; and a forked child may have it, too, where it would stir for ever.
+        Calls then need not start and stop watching the socket, which takes 70 µs after an idle period. A copy
+        of the socket is watched. When the connection breaks, libpq closes its own socket, whose number may be
+        reused at once. A forked child may hold the socket too, and then it would stay readable without end.
         """
         if self._watched is None:
             try:
                 line = os.dup(self.pgconn.socket)
             except OSError:
-                return  # too many files are open: each call watches for itself, and hears no news between
-            asyncio.get_running_loop().add_reader(line, self._stirs, heard)
+                return  # too many files are open, so only calls read the socket
+            asyncio.get_running_loop().add_reader(line, self._on_readable, on_input)
             self._watched = line
 
     def unwatch(self) -> None:
-        """No more of it; needed before the driver itself waits for something, and at the end."""
+        """Stop watching: needed before the driver itself waits, and at the end."""
         line, self._watched = self._watched, None
         if line is not None:
             asyncio.get_running_loop().remove_reader(line)
             os.close(line)
 
-    def rouse(self) -> None:
-        """Have a call that waits look at the socket."""
+    def wake(self) -> None:
+        """Have a waiting call check the socket."""
         if self._waiting is not None:
             _wake(self._waiting)
 
-    def _stirs(self, heard: Callable[["LibpqAsyncConnection"], None]) -> None:
+    def _on_readable(self, on_input: Callable[["LibpqAsyncConnection"], None]) -> None:
         if self._waiting is None:
-            heard(self)
+            on_input(self)
         else:
-            self.rouse()
+            self.wake()
 
-    async def _stirred(self) -> None:
-        if self.wire.has_something_to_say():
-            return  # be it an error, after which uvloop watches no more
+    async def _wait_readable(self) -> None:
+        if self.wire.is_readable():
+            return  # perhaps an error, after which uvloop watches no more
         self._waiting = asyncio.get_running_loop().create_future()
         try:
             await self._waiting
@@ -159,11 +157,11 @@ class LibpqAsyncConnection(AsyncConnection[Any]):
 
 
 class ListeningConnection(LibpqAsyncConnection):
-    """One that waits for notifications, with none of the tasks that the driver makes for each."""
+    """A connection that waits for notifications, without the tasks that the driver makes for each."""
 
     async def notified(self, *, until: float) -> list[str]:
-        """The payloads of what has come; none when it is `until`, by the loop's clock."""
-        await _ready(self.pgconn.socket, until=until)
+        """Return the payloads of the notifications that came; none at `until`, by the loop's clock."""
+        await _socket_ready(self.pgconn.socket, until=until)
         self.pgconn.consume_input()
         payloads = []
         while (notification := self.pgconn.notifies()) is not None:
@@ -172,27 +170,27 @@ class ListeningConnection(LibpqAsyncConnection):
 
 
 class Wire:
-    """What both kinds of connection have in common: how to ask libpq. One question at a time."""
+    """The calls to libpq that both kinds of connection share. One call runs at a time."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         self._pgconn = connection.pgconn
         self._codec = codec_of(connection)
-        self._loader = Transformer(_Plain(connection))
+        self._loader = Transformer(_TextAdapters(connection))
         self._known: set[Function] | None = set()
         self._results: list[PGresult] = []
         self.unsent = False
         self.poll = select.poll()
         self.poll.register(self._pgconn.socket, select.POLLIN)
 
-    def leave_nothing_behind(self) -> None:
-        """From here on nothing is prepared: the session is another one each time."""
+    def prepare_nothing(self) -> None:
+        """Prepare nothing from here on, because each transaction may run in another session."""
         self._known = None
 
-    def has_something_to_say(self) -> bool:
-        """Whether the server has hung up, or sent what nobody asked for: a look at the socket, in 0.5 µs."""
+    def is_readable(self) -> bool:
+        """Return whether the server has closed the connection or sent anything. It takes 0.5 µs."""
         return bool(self.poll.poll(0))
 
-    def knows(self, function: Function) -> bool:
+    def is_prepared(self, function: Function) -> bool:
         return self._known is None or function in self._known
 
     def prepare(self, function: Function) -> None:
@@ -212,7 +210,7 @@ class Wire:
             value if value is None or form is Format.BINARY else str(value).encode(codec)
             for value, form in zip(call.values, formats, strict=True)
         ]
-        # libpq takes a text up to its first NUL, and would send half of it without a word.
+        # libpq reads a text up to its first NUL, and would silently send half of it.
         if any(b"\0" in value for value, form in zip(values, formats, strict=True) if value and not form):
             raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
         self._results = []
@@ -222,44 +220,44 @@ class Wire:
             self._pgconn.send_query_prepared(_name(call.function), values, formats)
         self.unsent = bool(self._pgconn.flush())
 
-    def push(self) -> None:
-        """Send more of what the socket did not take at once. This may read the whole answer too."""
+    def flush(self) -> None:
+        """Send more of what the socket did not take at once. This may also read the whole answer."""
         self._pgconn.consume_input()  # a server that waits for us to read does not read either
         self.unsent = bool(self._pgconn.flush())
 
     def is_answered(self) -> bool:
-        """Read what has come; whether that was all of it."""
+        """Read what has come, and return whether that was the whole answer."""
         pgconn, results = self._pgconn, self._results
         while True:
             try:
                 pgconn.consume_input()
             except psycopg.OperationalError:
-                if results and not _is_good(results[0]):
-                    return True  # it said why before it hung up
+                if results and not _succeeded(results[0]):
+                    return True  # the server told why before it closed
                 raise
             while not pgconn.is_busy():
                 result = pgconn.get_result()
                 if result is None:
                     return True
                 results.append(result)
-            # libpq takes 16 kB at a time: a batch would go round the event loop for each of them.
-            if not self.has_something_to_say():
+            # libpq reads 16 kB at a time. Without this, a batch would cost a turn of the event loop for each.
+            if not self.is_readable():
                 return False
 
     def rows(self) -> Rows:
-        """The answer; raises what the server said instead of one."""
+        """Return the rows of the answer; raises the server's error."""
         result, *more = self._results
-        if not _is_good(result):
+        if not _succeeded(result):
             raise error_from_result(result, self._codec)
-        if more:  # complete, and then not the end that was due: nobody knows whether it counts
+        if more:  # complete, but followed by an error: the outcome is unknown
             raise psycopg.OperationalError("the connection was lost at the end of the call")
-        # The driver's loaders, kept: they take a quarter of what asking libpq for each value does.
+        # The driver's loaders, kept. They take a quarter of the time of reading each value from libpq.
         self._loader.set_pgresult(result)
         return self._loader.load_rows(0, result.ntuples, tuple)
 
 
-class _Plain:
-    """How the answers to plain calls are read: UUIDs and JSON as the texts that they come as."""
+class _TextAdapters:
+    """The adapters for answers to plain calls: UUIDs and JSON stay text."""
 
     def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
         self.connection = None if connection.info.encoding == "ascii" else connection
@@ -269,16 +267,16 @@ class _Plain:
 
 
 def codec_of(connection: Connection[Any] | AsyncConnection[Any]) -> str:
-    """How texts are written for this server; as the driver does it: SQL_ASCII is anything."""
+    """Return the encoding of texts for this server. Like the driver, use UTF-8 for SQL_ASCII."""
     codec = connection.info.encoding
     return "utf-8" if codec == "ascii" else codec
 
 
-def _is_good(result: PGresult) -> bool:
-    return result.status in _GOOD
+def _succeeded(result: PGresult) -> bool:
+    return result.status in _SUCCESS
 
 
-async def _ready(socket: int, *, to_write: bool = False, until: float = math.inf) -> None:
+async def _socket_ready(socket: int, *, to_write: bool = False, until: float = math.inf) -> None:
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     loop.add_reader(socket, _wake, ready)
@@ -302,7 +300,7 @@ def _wake(ready: asyncio.Future[None]) -> None:
 
 @cache
 def _command(function: Function) -> bytes:
-    return command(function, [f"${number}" for number in range(1, len(function.parameters) + 1)]).encode()
+    return call_text(function, [f"${number}" for number in range(1, len(function.parameters) + 1)]).encode()
 
 
 @cache

@@ -1,8 +1,8 @@
-"""One word when a worker loses its database, and one when it has it back, however many connections it has.
+"""Reports once when a worker loses its database and once when it is back, for all connections together.
 
-Each connection notices for itself, and at its own time. The outage begins with the first that fails and ends
-when none is left that has failed. A connection that stood idle may only be found broken afterwards: it was
-made before the end of that outage, so it begins no new one.
+Each connection notices an outage by itself. The outage begins with the first that fails, and ends when none
+is failing any more. An idle connection may be found broken later. It was made before that outage ended, so it
+begins no new one.
 """
 
 import threading
@@ -13,22 +13,22 @@ from holdfast.values.errors import DatabaseUnavailable
 
 
 class Outage:
-    """Shared by the connections of one worker, which are in several threads; each is known by its purpose."""
+    """An outage as one worker sees it, shared by its connections, which run in several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._since = 0.0
         self._worker = ""
         # The connections that have failed since the outage began. Empty while all is well.
-        self.without: set[str] = set()
+        self.failing: set[str] = set()
         # How many outages have ended.
         self.ended = 0
 
-    def of_worker(self, worker: str) -> None:
-        """Name the worker in what is told from now on."""
+    def name_worker(self, worker: str) -> None:
+        """Set the worker's id for the events that follow."""
         self._worker = worker
 
-    def began(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
+    def failed(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
         """Note that this connection failed.
 
         `made` is how many outages had ended when it was made, `None` if it could not be made.
@@ -36,20 +36,20 @@ class Outage:
         with self._lock:
             if made is not None and made < self.ended:
                 return
-            first = not self.without
-            self.without.add(purpose)
+            first = not self.failing
+            self.failing.add(purpose)
             if first:
                 self._since = time.monotonic()
         if first:
             emit("database.lost", worker=self._worker, error=error)
 
-    def over_for(self, purpose: str) -> None:
+    def recovered(self, purpose: str) -> None:
         """Note that this connection works again."""
         with self._lock:
-            if purpose not in self.without:
+            if purpose not in self.failing:
                 return
-            self.without.discard(purpose)
-            last, seconds = not self.without, time.monotonic() - self._since
+            self.failing.discard(purpose)
+            last, seconds = not self.failing, time.monotonic() - self._since
             self.ended += last
         if last:
             emit("database.back", worker=self._worker, after=f"{seconds:.1f}s")

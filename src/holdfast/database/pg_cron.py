@@ -1,4 +1,4 @@
-"""The lines that let pg_cron do the duties, for a DBA to read and run."""
+"""Writes the script that lets pg_cron run the duties, for a DBA to read and run."""
 
 import re
 
@@ -11,12 +11,12 @@ from holdfast.values.errors import BadValue
 
 
 def pg_cron_script(database: Database) -> str:
-    """sql/pg_cron.sql for this database, which is only connected to where the DSN does not name it."""
+    """Return sql/pg_cron.sql for this database. Connects only if the DSN does not name the database."""
     name = conninfo_to_dict(database.dsn).get("dbname") or _connected_to(database)
     if not str(name).isprintable():
-        # It stands in comments too, and a line break would end one.
+        # The name stands in comments too, and a line break would end one.
         raise BadValue(f"the database's name {name!r} cannot be printed", field="dsn")
-    # A job's name is pg_cron's key: with the database in it, several can be served by one pg_cron.
+    # The job's name is the key in pg_cron. It contains the database, so one pg_cron can serve several.
     values = {"name": quote(f"holdfast {name}"), "database": quote(name)}
     script = (SQL / "pg_cron.sql").read_text(encoding="utf-8")
     return re.sub(r":'(\w+)'", lambda place: values[place[1]].strip(), script)

@@ -1,4 +1,4 @@
-"""Detect a pooler in transaction mode in front of the database, such as PgBouncer.
+"""Detects a pooler in transaction mode in front of the database, such as PgBouncer.
 
 There, each transaction may run in another session of the server. Prepared statements, LISTEN and settings get
 lost, or reach other clients. Each `Database` finds this out once, with its first connection:
@@ -32,7 +32,7 @@ _ORDER = (0, 1, 1, 0) * 3
 
 
 class Pooler:
-    """What all connections of one `Database` know about the pooler in front of it."""
+    """The pooler in front of a `Database`, as detected once for all its connections."""
 
     def __init__(self, dsn: str, *, transaction_mode: bool | None) -> None:
         """`transaction_mode` is the user's setting; None asks for detection."""

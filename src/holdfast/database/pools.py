@@ -1,24 +1,22 @@
-"""The pools of a process, for whoever enqueues, looks and operates.
+"""The connection pools of a process, for everything but a worker's own connections.
 
-They have no thread and no task of their own: a connection that cannot be made is told at once and with its
-reason, and an event loop that ends need not wait for anything of ours. (The pools of `psycopg_pool` only say
-"timeout", after ten seconds; and their tasks now and then outlive the cancellation at the end of
-`asyncio.run`, which then waits for ever.)
+A pool has no thread and no task. So a failed connection raises its reason at once, and nothing has to end
+before an event loop does. (The pools of `psycopg_pool` only raise "timeout" after ten seconds. Their tasks
+sometimes outlive the cancellation at the end of `asyncio.run`, which then waits without end.)
 
-**A connection that died on the shelf is nobody's error.** Nothing but a round trip proves a connection, and a
-round trip is what an enqueue itself takes. So whoever leases a connection gets a proven one; but a plain call
-goes on one that only looks well, and is sent again where it certainly did nothing:
+**An idle connection that has died causes no error.** Only a round trip proves that a connection works, and an
+enqueue is itself one round trip. A block that uses a connection gets a proven one. A plain call runs on a
+connection that only looks well, and is sent again if it certainly did nothing:
 
-    used a moment ago ── the socket is silent ──► ask ──► the server says farewell instead ──┐
-          │                    │                   └────► answer                             │
-          │ lain for long      │ it has something to say                                     │
-          └────────► prove ◄───┘                  the next one on the shelf, else a new one ◄┘
+    used a moment ago ── socket not readable ──► ask ──► the server ends the session ──┐
+          │                    │                  └────► answer                        │
+          │ idle for long      │ readable                                              │
+          └────────► prove ◄───┘                     the next idle one, or a new one ◄─┘
 
-A server that restarts, or ends a session, closes the socket: that is seen by looking, for half a microsecond.
-If it does so between the look and the call, its farewell is the answer, and `libpq.NEVER_RAN` says why the
-call may be sent again then; an answer that was lost may not, and is told. A peer that vanished without a word
-shows in no look: that is what the proof of a connection that has lain for long is for, with keepalives behind
-it.
+A server that restarts or ends a session closes the socket. A check of the socket notices that in half a
+microsecond. If the session ends between the check and the call, `libpq.NEVER_RAN` explains why the call may
+be sent again. A call whose answer was lost may not, and raises. A peer that vanished silently passes the
+check. Therefore a connection that was idle for long is proven, and keepalives watch it.
 """
 
 import asyncio
@@ -39,19 +37,19 @@ from psycopg.pq import TransactionStatus
 
 from holdfast import calls
 from holdfast.calls import Call
-from holdfast.database.copy_in import FEW, Batch, aload, batches, load
+from holdfast.database.copy_in import SMALLEST_COPY, Batch, aload, batches, load
 from holdfast.database.libpq import NEVER_RAN, LibpqAsyncConnection, LibpqConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
     DEADLINE,
-    PATIENT,
+    DUTY_SETTINGS,
     Listener,
     ListeningSession,
     Session,
-    complete,
     setting,
+    with_defaults,
 )
 from holdfast.database.statements import arun_on, run_on
 from holdfast.database.translation import translated
@@ -62,19 +60,19 @@ T = TypeVar("T")
 C = TypeVar("C", LibpqConnection, LibpqAsyncConnection)
 S = TypeVar("S", bound="_IdleConnections[Any]")
 
-# How long a connection that nobody needs is kept.
+# How long an idle connection is kept.
 IDLE_SECONDS = 300.0
-# How long one is used again without a proof, if it looks well.
+# How long a connection is used again without a proof, if it looks well.
 TRUSTED_SECONDS = 1.0
-# A role's or a database's default could be stricter, and claims and duties refuse to run there.
+# A role's or a database's default may be stricter, and claims and duties refuse to run there.
 _READ_COMMITTED = "set session characteristics as transaction isolation level read committed"
 
 
 class Database:
-    """The pools of one process: a sync one, and an async one for each event loop that asks.
+    """The pools of one process: a sync one, and an async one for each event loop.
 
-    `transaction_pooling` is for PgBouncer in transaction mode: nothing that lives in a session is used,
-    neither settings nor prepared statements nor LISTEN. If it is None, the first connection finds out.
+    `transaction_pooling` is for PgBouncer in transaction mode. Then nothing is used that belongs to a
+    session: no settings, prepared statements or LISTEN. If it is None, the first connection finds out.
     """
 
     def __init__(self, dsn: str, *, transaction_pooling: bool | None = None, pool_size: int = 10) -> None:
@@ -96,7 +94,7 @@ class Database:
             try:
                 return self._current().ask(call)
             except Exception:
-                with translated(self.dsn):  # only here: nothing is entered and left where all goes well
+                with translated(self.dsn):  # not around the call: it costs time
                     raise
         with self.pooled_connection() as connection:
             return run_on(connection, call)
@@ -112,33 +110,33 @@ class Database:
             return await arun_on(connection, call)
 
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
-        """Enqueue all of these or none; their ids."""
+        """Enqueue all of these jobs or none, and return their ids."""
         first, rest = _first_of(batches(jobs))
-        if len(first) < FEW:  # and there are no more: one call is one transaction
+        if len(first) < SMALLEST_COPY:  # and there are no more: one call is one transaction
             return [*self.run(calls.enqueue_many(first))] if first else []
         with self.pooled_connection() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
         first, rest = _first_of(batches(jobs))
-        if len(first) < FEW:
+        if len(first) < SMALLEST_COPY:
             return [*await self.arun(calls.enqueue_many(first))] if first else []
         async with self.apooled_connection() as connection, connection.transaction():
             return await aload(connection, rest, streaming=True)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
-        """A dedicated connection in autocommit, outside the pool: for migrations."""
-        with translated(self.dsn), psycopg.connect(complete(self.dsn), autocommit=True) as connection:
+        """Open a connection in autocommit outside the pool: for migrations."""
+        with translated(self.dsn), psycopg.connect(with_defaults(self.dsn), autocommit=True) as connection:
             self.pooler.detect(connection)
-            connection.prepare_threshold = None  # what it asks twice does not pay for losing a statement
+            connection.prepare_threshold = None  # a pooler may lose prepared statements
             yield connection
 
     def run_patiently(self, call: Call[T]) -> T:
         """Run a call that may take minutes, whatever timeouts the role or the database has."""
         with self.connection() as connection, translated(self.dsn), connection.transaction():
             connection.execute("set transaction isolation level read committed")
-            connection.execute(setting(PATIENT, local=True))
+            connection.execute(setting(DUTY_SETTINGS, local=True))
             return run_on(connection, call)
 
     def session(
@@ -148,7 +146,7 @@ class Database:
         outage: Outage | None = None,
         warned: Callable[[str], None] | None = None,
     ) -> Session:
-        """A connection of a worker's own, with these session settings."""
+        """Return a connection for one worker, with these session settings."""
         return Session(
             self.dsn,
             settings,
@@ -167,7 +165,7 @@ class Database:
         lost: Callable[[DatabaseUnavailable], None],
         outage: Outage | None = None,
     ) -> Session:
-        """One that also tells of notifications; not through a pooler of transactions."""
+        """Return a session that also reports notifications. It needs a connection that keeps its session."""
         return ListeningSession(
             self.dsn,
             settings,
@@ -193,7 +191,7 @@ class Database:
             pass  # the connection itself detects a pooler
 
     def close(self) -> None:
-        """Close what is not in use; what is, closes when it is given back."""
+        """Close idle connections. A connection in use closes when it is returned to the pool."""
         with self._lock:
             pool, self._pool = self._pool, None
             apools, self._apools = self._apools, {}
@@ -204,7 +202,7 @@ class Database:
 
     @contextlib.contextmanager
     def pooled_connection(self) -> Iterator[Connection[Any]]:
-        """A connection of the pool, in autocommit, for as long as the block lasts."""
+        """Check out a connection in autocommit for the length of the block."""
         with translated(self.dsn), self._current().connection() as connection:
             yield connection
 
@@ -216,7 +214,7 @@ class Database:
 
     @contextlib.contextmanager
     def handler_connection(self) -> Iterator[Connection[Any]]:
-        """The same for code that is not ours: what it raises there stays as it is."""
+        """Check out a connection for a handler's code. Its errors are not translated."""
         with contextlib.ExitStack() as stack:
             with translated(self.dsn):
                 connection = stack.enter_context(self._current().connection())
@@ -245,7 +243,7 @@ class Database:
             return pool
 
     def _closing_after_us(self, pool: S) -> S:
-        # Whoever forgets to close us leaves no connection open behind.
+        # A pool that was not closed leaves no connection open.
         weakref.finalize(self, pool.abandon)
         return pool
 
@@ -255,7 +253,7 @@ class Database:
 
 
 class _Target(NamedTuple):
-    """Where a pool connects to. It knows no `Database`, which may go before its pools do."""
+    """The server of a pool. It does not keep the `Database` alive, which may end before its pools."""
 
     dsn: str
     pooler: Pooler
@@ -263,7 +261,7 @@ class _Target(NamedTuple):
 
 
 class _IdleConnections(Generic[C]):
-    """Connections for whoever comes next, the one used last on top."""
+    """Idle connections, the last used on top."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -271,13 +269,13 @@ class _IdleConnections(Generic[C]):
         self._closed = False
 
     def pop(self) -> tuple[C, bool] | None:
-        """The connection used last, and whether it may be trusted: used a moment ago, and silent since."""
+        """Return the last used connection, and whether to trust it: recently used and not readable."""
         try:
             since, connection = self._idle.pop()
         except IndexError:
             return None
         recent = since > time.monotonic() - TRUSTED_SECONDS
-        return connection, recent and not connection.wire.has_something_to_say()
+        return connection, recent and not connection.wire.is_readable()
 
     def put(self, connection: C) -> None:
         now = time.monotonic()
@@ -290,7 +288,7 @@ class _IdleConnections(Generic[C]):
             while self._idle[0][0] < now - IDLE_SECONDS:
                 _, unneeded = self._idle.popleft()
                 unneeded.pgconn.finish()
-        except IndexError:  # nothing is left
+        except IndexError:  # none is left
             pass
 
     def abandon(self) -> None:
@@ -309,7 +307,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
     def __init__(self, target: _Target) -> None:
         super().__init__()
         self._target = target
-        # A token for each connection that may be open: a semaphore takes 5.5 µs, this 0.5.
+        # One token for each connection that may be open. A semaphore takes 5.5 µs, this queue 0.5 µs.
         self._permits: SimpleQueue[None] = SimpleQueue()
         for _ in range(target.pool_size):
             self._permits.put(None)
@@ -327,7 +325,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
             self._permits.put(None)
 
     def ask(self, call: Call[T]) -> T:
-        """Carry a plain call, without a proof beforehand where the connection looks well."""
+        """Run a plain call, without proving a connection that looks well."""
         self._acquire_permit()
         try:
             while (connection := self._next_idle(trusting=True)) is not None:
@@ -370,12 +368,12 @@ class _Pool(_IdleConnections[LibpqConnection]):
         return None
 
     def _connect(self) -> LibpqConnection:
-        connection = LibpqConnection.connect(complete(self._target.dsn), autocommit=True)
+        connection = LibpqConnection.connect(with_defaults(self._target.dsn), autocommit=True)
         try:
             self._target.pooler.detect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
             else:
                 connection.execute(_READ_COMMITTED)
         except BaseException:
@@ -385,7 +383,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
 
 
 class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
-    """The same for one event loop, which may end without closing it."""
+    """The same for one event loop, which may end without closing the pool."""
 
     def __init__(self, target: _Target) -> None:
         super().__init__()
@@ -425,7 +423,7 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
             self._permits.release()
 
     async def _acquire_permit(self) -> None:
-        if not self._permits.locked():  # then it does not wait, and needs no timeout around it
+        if not self._permits.locked():  # then it does not wait, and needs no timeout
             await self._permits.acquire()
             return
         try:
@@ -451,12 +449,12 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
         return None
 
     async def _connect(self) -> LibpqAsyncConnection:
-        connection = await LibpqAsyncConnection.connect(complete(self._target.dsn), autocommit=True)
+        connection = await LibpqAsyncConnection.connect(with_defaults(self._target.dsn), autocommit=True)
         try:
             await self._target.pooler.adetect(connection)
             if self._target.pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
             else:
                 await connection.execute(_READ_COMMITTED)
         except BaseException:
@@ -468,12 +466,12 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
 def _all_in_use(target: _Target) -> DatabaseUnavailable:
     return DatabaseUnavailable(
         f"all {target.pool_size} connections of the pool were in use for {CONNECT_TIMEOUT} s",
-        hint="Hold them for shorter, or raise pool_size.",
+        hint="Hold connections for a shorter time, or raise pool_size.",
         dsn=target.dsn,
     )
 
 
 def _first_of(batches: Iterator[Batch]) -> tuple[Batch, Iterator[Batch]]:
-    """The first batch, and all of them."""
+    """Return the first batch, and an iterator of all batches."""
     first = next(batches, Batch())
     return first, itertools.chain([first], batches)

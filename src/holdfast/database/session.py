@@ -1,4 +1,4 @@
-"""A worker's own connections: they have deadlines, notice silence, and come back by themselves."""
+"""A worker's own connections: they have deadlines, detect a silent server, and reconnect by themselves."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,11 @@ C = TypeVar("C", bound=AsyncConnection[Any])
 
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
-# How long a call that nobody waits for any more may take to end by itself.
-PARTING = 1.0
-# For duties. A timeout of the role is meant for the statements of applications, and would cut off every duty.
-# A function cannot change the timeout of the statement that calls it, so the session does.
-PATIENT = (
+# How long an abandoned call may take to end by itself.
+ABANDON_SECONDS = 1.0
+# A role's timeouts are meant for the statements of applications, and would interrupt every duty. A function
+# cannot change the timeout of the statement that calls it, so the session does.
+DUTY_SETTINGS = (
     ("statement_timeout", "10min"),
     ("idle_in_transaction_session_timeout", "1min"),
     ("transaction_timeout", "0"),
@@ -39,12 +39,11 @@ PATIENT = (
 )
 
 
-class _Line(Generic[C]):
-    """One connection, on which nothing is waited for longer than was said.
+class _TimedConnection(Generic[C]):
+    """A connection on which every wait has a limit.
 
-    Where time is up, the line is cut under the call: its socket is shut down, and whoever waits there
-    wakes up at once. Cancelling the call instead would have psycopg ask the server to cancel it, and wait
-    many seconds for a server that has fallen silent.
+    At the deadline its socket is shut down, and the waiting call wakes at once. If the call was cancelled
+    instead, psycopg would ask the server to cancel it, and wait many seconds for a silent server.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -61,9 +60,9 @@ class _Line(Generic[C]):
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
-            # It may be nearly done, and then what it did is certain and its connection is still good.
+            # The call may be nearly done. Then its effect is certain, and the connection stays usable.
             try:
-                await asyncio.wait({task}, timeout=PARTING)
+                await asyncio.wait({task}, timeout=ABANDON_SECONDS)
             finally:
                 await self._cut(task)
             raise
@@ -83,21 +82,21 @@ class _Line(Generic[C]):
                 task.cancel()
             else:
                 _shut_down(self._connection)
-            await asyncio.wait({task}, timeout=PARTING)
+            await asyncio.wait({task}, timeout=ABANDON_SECONDS)
             await self.close()
-        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # nobody else asks for it
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())  # read the exception
 
 
-class Session(_Line[LibpqAsyncConnection]):
+class Session(_TimedConnection[LibpqAsyncConnection]):
     """A worker's own connection. It reconnects at the next call, and every call has a deadline.
 
-    A plain call on a connection that stands takes the short way, and is a task neither: to begin one and to
-    wait for it takes longer than all the rest.
+    A plain call on an open connection runs directly through libpq and without a task, because starting and
+    awaiting a task takes longer than the rest.
 
-    A call that was cut off raises `DatabaseUnavailable`: it may or may not have happened, and only the
-    caller knows how to ask.
+    An interrupted call raises `DatabaseUnavailable`. It may or may not have happened, and only the caller
+    knows how to find out.
 
-    `warned` is called with the text of each warning that the server sends.
+    Each warning of the server is passed to `warned`.
     """
 
     def __init__(
@@ -113,8 +112,8 @@ class Session(_Line[LibpqAsyncConnection]):
         super().__init__(dsn)
         self._outage = outage or Outage()
         self._purpose = dict(settings).get("application_name", "")
-        # How many outages had ended when the connection was made; `None` without one.
-        self._made: int | None = None
+        # How many outages had ended when the connection was made; `None` without a connection.
+        self._outages_before: int | None = None
         self._deadline = deadline
         self._warned = warned
         self._pooler = pooler
@@ -127,32 +126,32 @@ class Session(_Line[LibpqAsyncConnection]):
             connection = self._connection
             try:
                 if connection is None or connection.closed or self._pooler.transaction_mode or not call.plain:
-                    answer = await self._within(seconds, self._carry(call))
+                    answer = await self._within(seconds, self._connect_and_ask(call))
                 else:
                     answer = await self._ask(connection, call, seconds)
             except DatabaseUnavailable as error:
-                self._failed(error)
+                self._report_failure(error)
                 raise
             except HoldfastError:
-                self._answered()
+                self._report_answer()
                 raise
-            self._answered()
+            self._report_answer()
             return answer
 
-    def _failed(self, error: DatabaseUnavailable) -> None:
-        self._outage.began(self._purpose, error, made=self._made)
-        self._made = None
+    def _report_failure(self, error: DatabaseUnavailable) -> None:
+        self._outage.failed(self._purpose, error, made=self._outages_before)
+        self._outages_before = None
 
-    def _answered(self) -> None:
-        if self._outage.without:
-            self._outage.over_for(self._purpose)
+    def _report_answer(self) -> None:
+        if self._outage.failing:
+            self._outage.recovered(self._purpose)
 
     async def open(self) -> None:
-        """Connect, while there is something else to wait for: else the first call does."""
+        """Connect early, while other work runs. Otherwise the first call connects."""
         async with self._lock:
             if self._connection is None:
                 await self._within(self._deadline, self._connect())
-                self._made = self._outage.ended
+                self._outages_before = self._outage.ended
 
     async def _ask(self, connection: LibpqAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
@@ -160,11 +159,11 @@ class Session(_Line[LibpqAsyncConnection]):
             answer = await connection.ask(call)
             if connection.was_cut_off:  # just after the answer had come
                 await self.close()
-            return answer  # noqa: TRY300 - what follows is about errors
+            return answer  # noqa: TRY300 - the handlers below are for the call alone
         except asyncio.CancelledError:
-            await self._part(connection, call)
+            await self._finish_abandoned(connection, call)
             raise
-        except Exception as error:  # noqa: BLE001 - raised again, as one of ours
+        except Exception as error:  # noqa: BLE001 - raised again, translated
             try:
                 with translated(self._dsn), closed(), collisions():
                     raise
@@ -176,43 +175,43 @@ class Session(_Line[LibpqAsyncConnection]):
         finally:
             deadline.cancel()
 
-    async def _part(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
-        """As in `_within`: it may be nearly done, and then its connection is still good."""
+    async def _finish_abandoned(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
+        """Wait briefly for an abandoned call, as `_within` does: then its connection stays usable."""
         good = False
         try:
             with contextlib.suppress(TimeoutError, psycopg.Error):
-                async with asyncio.timeout(PARTING):
-                    await connection.answered()
-                    good = connection.wire.knows(call.function)
+                async with asyncio.timeout(ABANDON_SECONDS):
+                    await connection.wait_for_answer()
+                    good = connection.wire.is_prepared(call.function)
         finally:
             if not good:
                 await self.close()
 
-    async def _carry(self, call: Call[T]) -> T:
+    async def _connect_and_ask(self, call: Call[T]) -> T:
         connection = self._connection
         if connection is None or connection.closed:
-            self._made = None
+            self._outages_before = None
             connection = await self._connect()
-            self._made = self._outage.ended
+            self._outages_before = self._outage.ended
         with closed(), collisions():
             if not self._pooler.transaction_mode:
                 return await _ask(connection, call)
-            # A setting of the session would stay behind in a connection that others use next.
+            # A session setting would stay in a connection that other clients use next.
             async with connection.transaction():
                 await self._set(connection, local=True)
                 return await _ask(connection, call)
 
     async def _connect(self) -> LibpqAsyncConnection:
         connection = self._connection = await LibpqAsyncConnection.connect(
-            complete(self._dsn), autocommit=True, row_factory=tuple_row
+            with_defaults(self._dsn), autocommit=True, row_factory=tuple_row
         )
         if self._warned is not None:
-            connection.add_notice_handler(partial(_pass_on, self._warned))
+            connection.add_notice_handler(partial(_report_warning, self._warned))
         try:
             await self._pooler.adetect(connection)
             if self._pooler.transaction_mode:
                 connection.prepare_threshold = None
-                connection.wire.leave_nothing_behind()
+                connection.wire.prepare_nothing()
                 await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
                 await self._set(connection, local=False)
@@ -226,10 +225,10 @@ class Session(_Line[LibpqAsyncConnection]):
 
 
 class ListeningSession(Session):
-    """A session that hears notifications between its calls: who is woken asks on a connection that is warm.
+    """A session that receives notifications between its calls, so a woken worker asks on a warm connection.
 
-    `heard` is called when some have come, and after each connect, before which some may have been missed;
-    `lost` when a connection that listened is gone. A line that has fallen silent is noticed by the next call.
+    `heard` is called after notifications, and after each connect, because some may have been missed before.
+    `lost` is called when a listening connection is gone. The next call detects a server that is silent.
     """
 
     def __init__(
@@ -249,7 +248,7 @@ class ListeningSession(Session):
         self._heard = heard
         self._lost = lost
         self._one_at_a_time = asyncio.Lock()
-        self._listening = self._news = False
+        self._listening = self._notified = False
 
     async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
         async with self._one_at_a_time:
@@ -258,7 +257,7 @@ class ListeningSession(Session):
             try:
                 return await super().run(call, deadline=deadline)
             except DatabaseUnavailable as error:
-                self._gone(error)
+                self._report_lost(error)
                 raise
             finally:
                 self._watch()
@@ -282,59 +281,59 @@ class ListeningSession(Session):
         except BaseException:
             await self.close()
             raise
-        self._listening = self._news = True
+        self._listening = self._notified = True
         return connection
 
     def _watch(self) -> None:
-        """Tell what has come during the call, and wait for more."""
+        """Report notifications that came during the call, and watch for more."""
         connection = self._connection
         if connection is None or connection.closed:
             self._unwatch()
             return
-        connection.watch(self._stirs)
-        self._tell_news(connection)
+        connection.watch(self._on_input)
+        self._report_notifications(connection)
 
     def _unwatch(self) -> None:
         if self._connection is not None:
             self._connection.unwatch()
 
-    def _tell_news(self, connection: LibpqAsyncConnection) -> None:
+    def _report_notifications(self, connection: LibpqAsyncConnection) -> None:
         pgconn = connection.pgconn
         while pgconn.notifies() is not None:
-            self._news = True
-        if self._news:
-            self._news = False
+            self._notified = True
+        if self._notified:
+            self._notified = False
             self._heard()
 
-    def _stirs(self, connection: LibpqAsyncConnection) -> None:
-        """Something has come between calls."""
+    def _on_input(self, connection: LibpqAsyncConnection) -> None:
+        """Read what came between calls."""
         try:
             with translated(self._dsn):
-                while connection.wire.has_something_to_say():
+                while connection.wire.is_readable():
                     connection.pgconn.consume_input()
         except DatabaseUnavailable as error:
             self._unwatch()
             self._connection = None
             connection.pgconn.finish()
-            self._failed(error)
-            self._gone(error)
-            self._heard()  # to look is to connect anew
+            self._report_failure(error)
+            self._report_lost(error)
+            self._heard()  # the next claim reconnects
         else:
-            self._tell_news(connection)
+            self._report_notifications(connection)
 
-    def _gone(self, error: DatabaseUnavailable) -> None:
+    def _report_lost(self, error: DatabaseUnavailable) -> None:
         if self._listening:
             self._listening = False
             self._lost(error)
 
 
-class Listener(_Line[ListeningConnection]):
-    """A connection that waits for notifications, and proves itself alive by a query now and then."""
+class Listener(_TimedConnection[ListeningConnection]):
+    """A connection that waits for notifications, and is checked by a query now and then."""
 
     async def listen(
         self, channels: Sequence[str], *, probe_every: float = 5.0
     ) -> AsyncGenerator[str | None, None]:
-        """The payloads as they come; `None` at first and after each probe, when all is well.
+        """Yield the payloads as they come; `None` at first and after each check that passed.
 
         Raises `DatabaseUnavailable` when the connection is lost or no longer answers.
         """
@@ -360,7 +359,7 @@ class Listener(_Line[ListeningConnection]):
 
     async def _subscribe(self, channels: Sequence[str]) -> ListeningConnection:
         connection = self._connection = await ListeningConnection.connect(
-            complete(self._dsn), autocommit=True
+            with_defaults(self._dsn), autocommit=True
         )
         for channel in channels:
             await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
@@ -371,20 +370,20 @@ class Listener(_Line[ListeningConnection]):
 
 
 def setting(settings: Sequence[tuple[str, str]], *, local: bool) -> sql.Composed:
-    """The statement that sets these; an older server leaves out what it does not know."""
+    """Return the statement that makes these settings; an older server skips those it does not know."""
     one = sql.SQL("case when current_setting({0}, true) is not null then set_config({0}, {1}, {2}) end")
     return sql.SQL("select {}").format(
         sql.SQL(", ").join(one.format(name, value, local) for name, value in settings)
     )
 
 
-def _pass_on(warned: Callable[[str], None], notice: Diagnostic) -> None:
+def _report_warning(warned: Callable[[str], None], notice: Diagnostic) -> None:
     if notice.severity_nonlocalized == "WARNING":
         warned(notice.message_primary or "")
 
 
 def _shut_down(connection: AsyncConnection[Any]) -> None:
-    """Cut the line under whoever waits there."""
+    """Shut down the socket, so that a waiting call wakes."""
     with (
         contextlib.suppress(psycopg.Error, OSError),
         socket.socket(fileno=os.dup(connection.fileno())) as line,
@@ -393,9 +392,9 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
 
 
 def _cut_off(connection: LibpqAsyncConnection) -> None:
-    connection.was_cut_off = True  # not asked of the clock: uvloop's timers come up to a millisecond early
+    connection.was_cut_off = True  # not the clock: uvloop's timers fire up to a millisecond early
     _shut_down(connection)
-    connection.rouse()  # also if its loop has stopped watching the line, as uvloop does after an error
+    connection.wake()  # even if its loop has stopped watching the socket, as uvloop does after an error
 
 
 async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
@@ -405,21 +404,21 @@ async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
     return call.read(await cursor.fetchall())
 
 
-def complete(dsn: str) -> str:
-    """The DSN, with what it leaves open: when to give up, and how to find a peer that vanished."""
+def with_defaults(dsn: str) -> str:
+    """Return the DSN with defaults for what it leaves open: timeouts, keepalives, name and encoding."""
     ours: dict[str, str | int] = {
         "connect_timeout": CONNECT_TIMEOUT,
         "keepalives_idle": 5,
         "keepalives_interval": 2,
         "keepalives_count": 3,
         "application_name": "holdfast",
-        # A database in SQL_ASCII would else hand out every text as bytes.
+        # A database in SQL_ASCII would otherwise return every text as bytes.
         "client_encoding": "UTF8",
     }
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # Without libpq's words: they quote the DSN, with the password in it.
+        # Without libpq's message, which quotes the DSN and its password.
         hint = "Write postgresql://user@host/database, or host=… dbname=…."
         raise BadValue("the DSN cannot be read", field="dsn", hint=hint) from None
     return make_conninfo(dsn, **{name: value for name, value in ours.items() if name not in given})

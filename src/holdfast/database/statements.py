@@ -1,4 +1,4 @@
-"""A call on the caller's own connection or cursor, sync or async: the caller's transaction decides."""
+"""Runs a call on the caller's own connection or cursor, sync or async, in the caller's transaction."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -19,7 +19,7 @@ CallerAsyncConnection = AsyncConnection[Any] | AsyncCursor[Any]
 
 
 def run_on(connection: CallerConnection, call: Call[T]) -> T:
-    """Carry a call on the caller's own connection or cursor, inside whatever transaction is open there."""
+    """Run a call on the caller's own connection or cursor, inside the transaction that is open there."""
     owner = owner_of(connection)
     with translated(), owner.cursor(row_factory=tuple_row) as cursor:
         return call.read(cursor.execute(statement(call.function), call.values).fetchall())
@@ -34,24 +34,24 @@ async def arun_on(connection: CallerAsyncConnection, call: Call[T]) -> T:
 
 
 def in_transaction(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
-    """Whether a transaction is open there, also one that has failed."""
+    """Return whether a transaction is open there, even one that has failed."""
     return connection.info.transaction_status in {TransactionStatus.INTRANS, TransactionStatus.INERROR}
 
 
 @cache
 def statement(function: Function) -> str:
-    """How a function is called."""
-    return command(function, ["%s"] * len(function.parameters))
+    """Return the SQL text that calls a function."""
+    return call_text(function, ["%s"] * len(function.parameters))
 
 
-def command(function: Function, places: Iterable[str]) -> str:
-    """The same, with other marks in the places of its values."""
+def call_text(function: Function, places: Iterable[str]) -> str:
+    """Return the same text with other placeholders for the values."""
     given = zip(function.parameters.items(), places, strict=True)
     arguments = ", ".join(f"{name} => {place}::{kind}" for (name, kind), place in given)
     asked = f"holdfast.{function.name}({arguments})"
     if function.value:
         return f"select {asked}::{function.value}"
-    return f"select {function.columns} from {asked}"  # noqa: S608 - our own constants
+    return f"select {function.columns} from {asked}"  # noqa: S608 - made of constants
 
 
 def owner_of(connection: CallerConnection) -> Connection[Any]:
@@ -61,7 +61,8 @@ def owner_of(connection: CallerConnection) -> Connection[Any]:
         case Cursor():
             return connection.connection
         case _:
-            raise _stranger(connection, "a psycopg Connection or Cursor; async ones go with the a… methods")
+            wanted = "a psycopg Connection or Cursor; async ones go with the a… methods"
+            raise _not_a_connection(connection, wanted)
 
 
 def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
@@ -71,9 +72,9 @@ def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
         case AsyncCursor():
             return connection.connection
         case _:
-            raise _stranger(connection, "a psycopg AsyncConnection or AsyncCursor")
+            raise _not_a_connection(connection, "a psycopg AsyncConnection or AsyncCursor")
 
 
-def _stranger(connection: object, wanted: str) -> BadValue:
-    # Named by its type alone: it may be a DSN, with the password in it.
+def _not_a_connection(connection: object, wanted: str) -> BadValue:
+    # Only its type is named: it may be a DSN with a password.
     return BadValue(f"conn must be {wanted}, not a {type(connection).__name__}", field="conn")

@@ -1,4 +1,4 @@
-"""PostgreSQL's errors as ours: the one place where what the driver raises becomes one of our own tree."""
+"""Turns what the driver raises into Holdfast's own errors, in one place."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ _POOLED_HINT = (
 
 @contextlib.contextmanager
 def translated(dsn: str | None = None) -> Iterator[None]:
-    """PostgreSQL's errors as ours; what is neither ours nor about the connection stays as it is."""
+    """Raise PostgreSQL's errors as Holdfast's. Errors of the caller's own statements stay as they are."""
     try:
         yield
     except psycopg.Error as error:
@@ -48,7 +48,7 @@ def translated(dsn: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """Whatever else PostgreSQL raises, by its message alone, for where errors end up in a log.
+    """Raise any other error of PostgreSQL by its message alone, because errors end up in a log.
 
     Its DETAIL may quote a whole row, with the payload and the secrets in it.
     """
@@ -63,13 +63,13 @@ def closed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collisions() -> Iterator[None]:
-    """What comes of two transactions in each other's way, where the whole of ours can be repeated."""
+    """Raise `Collision` when two transactions got in each other's way and this one can be repeated."""
     try:
         yield
     except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled) as error:
         raise Collision(error.diag.message_primary or str(error)) from error
     except pg.CheckViolation as error:
-        # A row on its way to the default partition whose day has just got one of its own.
+        # A row was on its way to the default partition, while its day got a partition of its own.
         if error.diag.table_name != "finished_default" or error.diag.constraint_name:
             raise
         raise Collision(error.diag.message_primary or "") from None
@@ -95,7 +95,7 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
                 f"this database has no Holdfast, or another release of it: {diagnostic.message_primary}"
             )
         case _ if state in _POOLED:
-            return DatabaseUnavailable(f"this session is another one: {error}".strip(), hint=_POOLED_HINT)
+            return DatabaseUnavailable(f"the session has changed: {error}".strip(), hint=_POOLED_HINT)
         case _ if _is_about_the_connection(error, state):
             return _refused(error, dsn) or unavailable(str(error).strip(), dsn)
         case _:
@@ -103,16 +103,16 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
 
 
 def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
-    # No SQLSTATE: the connection broke or never was. 08: connection exceptions. 53: no room for us, on the
-    # disk or among the connections. 57P: shutdown. 25006: the server has become a standby. 0A000: what was
-    # prepared on it no longer fits. All of that is better on a new one.
+    # No SQLSTATE: the connection broke or never was. 08: connection exceptions. 53: no room on the disk or
+    # for another connection. 57P: shutdown. 25006: the server has become a standby. 0A000: a prepared
+    # statement no longer fits. A new connection helps in all these cases.
     if isinstance(error, psycopg.InterfaceError):
         return True
     lost = state.startswith(("08", "53", "57P")) or state in {"25006", "0A000"}
     return lost or (isinstance(error, psycopg.OperationalError) and not state)
 
 
-# What a server says that lets nobody in, and what to do about it.
+# How a server refuses a connection, and what to do about it.
 _REFUSALS = {
     r'database "(.*)" does not exist': "Create it with createdb {0}, or name another database in the DSN.",
     r'role "(.*)" does not exist': "Create it with createuser {0}, or name another user in the DSN.",
@@ -122,7 +122,7 @@ _REFUSALS = {
 
 
 def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | None:
-    """What came of an attempt to connect to a server that does answer."""
+    """Return the error for a refused connection, if a server has answered."""
     if error.pgconn is None or "FATAL:" not in str(error):
         return None
     reason = str(error).rpartition("FATAL:")[2].strip()
@@ -139,12 +139,12 @@ def unavailable(message: str, dsn: str | None) -> DatabaseUnavailable:
     return DatabaseUnavailable(f"the database does not answer{where}: {message}", hint=hint, dsn=shown)
 
 
-# What comes of an address where no server listens, or of a host that nobody knows.
+# No server listens at the address, or the host is unknown.
 _NOBODY_THERE = re.compile("refused|resolve host|translate host name|No such file or directory")
 
 
 def _elsewhere(dsn: str) -> str:
-    """The place that named this database, where it is known, and what would be used without it."""
+    """Return a hint that tells where this DSN came from, and what is used without one."""
     given = without_driver(os.environ.get("HOLDFAST_DSN", ""))
     source = "HOLDFAST_DSN names this database" if dsn == given else "Check the DSN"
     return f"{source}. Without a DSN, Holdfast uses an embedded PostgreSQL."

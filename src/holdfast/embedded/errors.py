@@ -1,4 +1,4 @@
-"""Why the embedded PostgreSQL cannot be used, as one branch of the tree in `holdfast.errors`."""
+"""The errors of the embedded PostgreSQL: one branch of the tree in `holdfast.errors`."""
 # ruff: noqa: N818 - as there, a name says what went wrong
 
 from holdfast.values.errors import HoldfastError

@@ -1,12 +1,11 @@
-"""Where an embedded server lives, and the locks that tell who is in.
+"""The directory of an embedded server, and the locks of the processes that use it.
 
     ~/.local/share/holdfast/projects/shop-3f9c01ab/     the home of the project in /home/me/shop
 
 Each project directory has a home of its own, so that no worker runs another project's jobs. The home is not
-inside the project: nobody commits a database, or deletes it with `git clean`.
+inside the project, so that nobody commits the database, or deletes it with `git clean`.
 """
 
-import fcntl
 import hashlib
 import os
 import re
@@ -14,13 +13,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from psycopg import conninfo
 
-from holdfast.embedded.errors import HomeUnusable
+from holdfast.embedded.errors import EmbeddedError, HomeUnusable
 
-# Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema
-# would land in ours.
+# Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema would
+# land in Holdfast's.
 SUPERUSER = "postgres"
 PORT = 5432  # it only names the socket's file
 SOCKET = f".s.PGSQL.{PORT}"
@@ -46,14 +46,18 @@ class Home:
 
 def open_home(path: Path | None) -> Home:
     """Return the home at this path, or that of the project; create it if necessary."""
+    if os.name == "nt":
+        raise EmbeddedError(
+            "the embedded PostgreSQL does not run on Windows", hint="Set HOLDFAST_DSN to your own database."
+        )
     try:
         path = (path or default_home()).expanduser().resolve()
         _make(path)
         if os.geteuid() == 0 and not any(path.iterdir()):
-            path.chmod(0o711)  # the server's user passes through; what is private inside has its own guard
+            path.chmod(0o711)  # the server's user must pass through; the contents are private
         facts = path.stat()
     except (OSError, RuntimeError) as error:
-        hint = "Set HOLDFAST_HOME to a directory of yours."
+        hint = "Set HOLDFAST_HOME to a directory of your own."
         raise HomeUnusable(f"the embedded server has no home: {error}", hint=hint) from error
     if facts.st_uid != os.geteuid() or facts.st_mode & stat.S_IWOTH:
         raise HomeUnusable(
@@ -64,7 +68,7 @@ def open_home(path: Path | None) -> Home:
 
 
 def default_home() -> Path:
-    """Return HOLDFAST_HOME, or else the home of the project that the current directory belongs to."""
+    """Return HOLDFAST_HOME, or the home of the project that the current directory belongs to."""
     if named := os.environ.get("HOLDFAST_HOME"):
         return Path(named)
     project = project_directory()
@@ -74,7 +78,7 @@ def default_home() -> Path:
 
 
 def project_directory() -> Path:
-    """Return the nearest directory from here upwards that looks like a project, or else this one."""
+    """Return the nearest directory from here upwards that looks like a project, or the current one."""
     here = Path.cwd()
     marked = (each for each in (here, *here.parents) if any((each / mark).exists() for mark in _MARKS))
     return next(marked, here)
@@ -92,35 +96,35 @@ def _make(path: Path) -> None:
     _make(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
     if os.geteuid() == 0:
-        path.chmod(0o711)  # whatever the umask is: root's server runs as another user, who passes through
+        path.chmod(0o711)  # despite the umask: the server of root runs as another user
 
 
 @contextmanager
-def alone(lock: Path) -> Iterator[None]:
+def exclusive_lock(lock: Path) -> Iterator[None]:
     """Hold a lock that has one holder at a time."""
     descriptor = _open(lock)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _flock(descriptor, "LOCK_EX")
         yield
     finally:
         _release(descriptor)
 
 
-def share(lock: Path) -> int:
+def shared_lock(lock: Path) -> int:
     """Hold a lock together with others, until the descriptor is closed here and in every fork.
 
     Close it, never unlock it: that would unlock it for the forks (or for the server) as well.
     """
     descriptor = _open(lock)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    _flock(descriptor, "LOCK_SH")
     return descriptor
 
 
 def is_held(lock: Path) -> bool:
-    """Whether anyone holds or shares this lock."""
+    """Return whether any process holds or shares this lock."""
     descriptor = _open(lock)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _flock(descriptor, "LOCK_EX", "LOCK_NB")
     except BlockingIOError:
         return True
     finally:
@@ -133,6 +137,12 @@ def _open(lock: Path) -> int:
 
 
 def _release(descriptor: int) -> None:
-    # Unlocked, not only closed: a process forked by another thread meanwhile has a copy of it.
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    # Unlocked, not only closed: a process that another thread has just forked has a copy of it.
+    _flock(descriptor, "LOCK_UN")
     os.close(descriptor)
+
+
+def _flock(descriptor: int, *operations: Literal["LOCK_EX", "LOCK_NB", "LOCK_SH", "LOCK_UN"]) -> None:
+    import fcntl  # noqa: PLC0415 - Windows has no such module
+
+    fcntl.flock(descriptor, sum(getattr(fcntl, operation) for operation in operations))

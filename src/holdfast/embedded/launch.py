@@ -1,4 +1,4 @@
-"""Launching a server in a home where none runs."""
+"""Starts a server in a home where none runs."""
 
 import os
 import shlex
@@ -12,14 +12,14 @@ from pathlib import Path
 from holdfast.embedded.account import Account, choose_account, run
 from holdfast.embedded.binaries import Binaries, find_binaries, installed, major_of, readable, version
 from holdfast.embedded.errors import EmbeddedError, HomeUnusable, ServerNotStarted, WrongVersion
-from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, share
+from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, shared_lock
 
 _SOCKET_PATH_LIMIT = 103 if sys.platform == "darwin" else 107  # bytes in sun_path, less its NUL
 _DEFAULTS = {"max_connections": "200", "log_checkpoints": "off"}
 
 
 def launch(home: Home, bin_directory: Path | None, settings: Mapping[str, str]) -> None:
-    """Send a server on its way; it may not be up yet when this returns."""
+    """Start a server. It may not accept connections yet when this returns."""
     account = choose_account(home)
     binaries = readable(_choose_binaries(home, bin_directory), home, account)
     if not home.data.exists():
@@ -57,7 +57,7 @@ def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
     install = "" if known else f" Install PostgreSQL {old} first; the lines expect it in {old_bin}."
     return "\n".join(
         [
-            f"To go on with PostgreSQL {old}, type the first two lines.{install}",
+            f"To stay on PostgreSQL {old}, type the first two lines.{install}",
             f"To move the jobs to PostgreSQL {new.version}, type all of them:",
             shlex.join(["export", f"HOLDFAST_HOME={home.path}"]),
             shlex.join(["export", f"HOLDFAST_PG_BIN={old_bin}"]),
@@ -70,7 +70,7 @@ def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
 
 
 def _create_cluster(home: Home, binaries: Path, account: Account | None, *, durable: bool) -> None:
-    # Aside, and under a new name: an initdb whose starter was killed may still be writing to the old one.
+    # In a new directory: an initdb whose parent was killed may still be writing to the old one.
     for abandoned in home.path.glob("data.new-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     side = Path(tempfile.mkdtemp(prefix="data.new-", dir=home.path))
@@ -91,7 +91,7 @@ def _create_cluster(home: Home, binaries: Path, account: Account | None, *, dura
 
 def _make_socket_directory(home: Home, account: Account | None) -> None:
     if home.socket.is_symlink():
-        home.socket.unlink()  # an earlier server's; what it names may be anybody's by now
+        home.socket.unlink()  # an earlier server's; its target may belong to another user now
     if _fits(home.socket):
         home.socket.mkdir(mode=0o700, exist_ok=True)
     else:
@@ -116,7 +116,7 @@ def _fits(directory: Path) -> bool:
 
 
 def _remove_leftovers(home: Home) -> None:
-    """Remove a killed server's pid files: PostgreSQL would believe them, whoever has that pid now."""
+    """Remove a killed server's pid files: PostgreSQL trusts them, even if the pid is reused."""
     if servers := _servers_in(home.data):
         raise ServerNotStarted(
             f"PostgreSQL runs in {home.data} (pid {', '.join(servers)}), but Holdfast did not start it",
@@ -127,9 +127,9 @@ def _remove_leftovers(home: Home) -> None:
 
 
 def _servers_in(data: Path) -> list[str]:
-    """The pids of servers that work in this directory, whoever started them.
+    """Return the pids of servers that work in this directory, however they were started.
 
-    Where there is no /proc (macOS), PostgreSQL's own look at the shared memory has to do.
+    Without /proc (macOS), PostgreSQL's own check of the shared memory must do.
     """
     processes = Path("/proc").glob("[0-9]*")
     return [each.name for each in processes if text(each / "comm") == "postgres\n" and _works_in(data, each)]
@@ -138,7 +138,7 @@ def _servers_in(data: Path) -> list[str]:
 def _works_in(data: Path, process: Path) -> bool:
     try:
         return (process / "cwd").readlink() == data
-    except PermissionError:  # root in a container may not look there; the command line is open to all
+    except PermissionError:  # root in a container may not read that; anyone may read the command line
         return str(data) in text(process / "cmdline").split("\0")
     except OSError:
         return False
@@ -149,16 +149,16 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
         "listen_addresses": "",
         "port": PORT,
         "unix_socket_directories": home.socket.resolve(),
-        "holdfast.embedded": "on",  # for the doctor: nobody else is here, and there is one role
+        "holdfast.embedded": "on",  # for the doctor: a private server with one role
     }
     options = [f"--{name}={value}" for name, value in {**_DEFAULTS, **settings, **ours}.items()]
-    # Sent off by a shell, so that it is nobody's child and surprises no one who waits for children; in a
-    # session of its own, where Ctrl-C does not reach it while a worker drains.
+    # Started by a shell, so that it is not our child, which would surprise code that waits for children. In
+    # its own session, because Ctrl-C must not reach it while a worker drains.
     server = ["/bin/sh", "-c", '"$@" &', "sh", str(binaries / "postgres"), "-D", str(home.data), *options]
     with suppress(FileNotFoundError):
         home.log.replace(home.log.with_name("server.log.1"))
     home.log.touch(mode=0o600)  # it may quote statements, and with them payloads
-    server_lock = share(home.server_lock)
+    server_lock = shared_lock(home.server_lock)
     try:
         with home.log.open("wb") as log:
             run(server, account, output=log, pass_fds=[server_lock], start_new_session=True)
@@ -167,7 +167,7 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
 
 
 def text(path: Path) -> str:
-    """What a file says; nothing if it cannot be read."""
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

@@ -1,7 +1,7 @@
-"""The server of the current project, and what its user is told about places.
+"""The server of the current project, and the messages about where its data is.
 
-Both messages go to the log, or to standard error where nobody has set up logging. Standard output belongs to
-the answers of commands.
+Both messages go to the log, or to standard error if logging is not set up. Standard output belongs to the
+output of commands.
 """
 
 import logging
@@ -21,9 +21,9 @@ _HELD = "select (select count(*) from holdfast.job) + (select count(*) from hold
 
 
 def start_for_project() -> Server:
-    """Start or share the server of the current project; say where it is when it is new.
+    """Start or share the server of the current project; print where it is if it is new.
 
-    HOLDFAST_HOME chooses another home, and then there is nothing to say.
+    With HOLDFAST_HOME the user has chosen the home, so nothing is printed.
     """
     if os.environ.get("HOLDFAST_HOME"):
         return start()
@@ -32,7 +32,7 @@ def start_for_project() -> Server:
     server = start(home.path)
     if new:
         project = project_directory()
-        _tell(
+        _report(
             f"Holdfast keeps the jobs of {project} in {home.path}. HOLDFAST_HOME chooses another place.",
             "embedded.created",
             project=str(project),
@@ -44,10 +44,10 @@ def start_for_project() -> Server:
 
 
 def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
-    """Name the home that all projects of a user shared in release 0.1.0, as long as it holds jobs.
+    """Report the home that all projects of a user shared in release 0.1.0, as long as it holds jobs.
 
-    To look costs the start of a second server. So it is done for a new home, and again at each start only if
-    jobs were found: `earlier` marks that.
+    Checking it means starting a second server. So it is checked for a new home, and at later starts only if
+    jobs were found before: the file `earlier` marks that.
     """
     earlier, mark = Home(user_data()), home.path / "earlier"
     if not (new or mark.exists()):
@@ -59,7 +59,7 @@ def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
     mark.touch()
     export = shlex.join(["export", f"HOLDFAST_HOME={earlier.path}"])
     jobs = "may hold jobs" if held is None else f"still holds {held} job{'s' if held > 1 else ''}"
-    _tell(
+    _report(
         f"{earlier.path}, where earlier releases kept the jobs of all projects, {jobs}. "
         f"To go on with it: {export}",
         "embedded.kept",
@@ -70,7 +70,7 @@ def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
 
 
 def _jobs_in(home: Home) -> int | None:
-    """Return how many jobs are to do or dead in this home; None if its server cannot be started."""
+    """Return how many unfinished or dead jobs are in this home; None if its server cannot be started."""
     try:
         with start(home.path) as server, psycopg.connect(server.dsn) as connection:
             row = connection.execute(_HELD).fetchone()
@@ -81,7 +81,7 @@ def _jobs_in(home: Home) -> int | None:
     return int(row[0]) if row else 0
 
 
-def _tell(sentence: str, event: str, **fields: Any) -> None:
+def _report(sentence: str, event: str, **fields: Any) -> None:
     if logging.getLogger("holdfast").hasHandlers():
         emit(event, **fields)
     else:

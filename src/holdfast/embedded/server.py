@@ -1,4 +1,4 @@
-"""Coming and going: the first one in starts the server, the last one out stops it."""
+"""Starts the server for its first user, and stops it after its last."""
 
 import atexit
 import os
@@ -16,32 +16,32 @@ import psycopg
 from psycopg import pq, sql
 
 from holdfast.embedded.errors import ServerNotStarted
-from holdfast.embedded.home import SOCKET, Home, alone, is_held, open_home, share
+from holdfast.embedded.home import SOCKET, Home, exclusive_lock, is_held, open_home, shared_lock
 from holdfast.embedded.launch import launch, text
 
-_PATIENCE = 30.0  # seconds for a server to come up (perhaps from a crash) or to go away
+_PATIENCE = 30.0  # seconds for a server to start (perhaps from a crash) or to stop
 
 
 class Server:
-    """Your share in a running server, which lives until the last share is given back.
+    """Your share in a running server, which runs until the last share is returned.
 
-    Use it as a context manager, or call `stop`, or leave that to the end of the process.
+    Use it as a context manager, or call `stop`, or let the process end.
     """
 
     def __init__(self, home: Home, database: str, membership: int, *, launched: bool) -> None:
         self.dsn: str = home.dsn(database)
-        self.launched: bool = launched  # not joined: nobody else was in
+        self.launched: bool = launched  # False if the server was running already
         self.data_directory: Path = home.data
         self._home = home
         self._membership: int | None = membership
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Leave. The last one out stops the server; a second call does nothing."""
+        """Return the share. The last one stops the server; a second call does nothing."""
         membership, self._membership = self._membership, None
         if membership is not None:
             atexit.unregister(self.stop)
-            with alone(self._home.start_lock):
+            with exclusive_lock(self._home.start_lock):
                 _leave(self._home, membership)
 
     def __enter__(self) -> Self:
@@ -58,17 +58,17 @@ def start(
     settings: Mapping[str, str] | None = None,
     database: str = "holdfast",
 ) -> Server:
-    """A PostgreSQL of your own in a tenth of a second; the very first time in about one.
+    """Start or share a private PostgreSQL. It takes a tenth of a second, and the first time about one second.
 
-    Everyone who names the same home shares one server, with the `settings` of whoever came first. The home
-    is HOLDFAST_HOME unless given, or else that of the project: `holdfast/projects/NAME-HASH` in the user's
+    All callers with the same home share one server, with the `settings` of the first. The home is
+    HOLDFAST_HOME unless given, otherwise that of the project: `holdfast/projects/NAME-HASH` in the user's
     data directory (root: in /var/lib).
 
     Raises `BinariesNotFound`, `HomeUnusable`, `WrongVersion` or `ServerNotStarted`, all `EmbeddedError`.
     """
     place, launched = open_home(home), False
-    with alone(place.start_lock):
-        membership = share(place.users_lock)
+    with exclusive_lock(place.start_lock):
+        membership = shared_lock(place.users_lock)
         try:
             while not _has_database(place, database):
                 if not _answers(place):
@@ -82,7 +82,7 @@ def start(
 
 
 def _has_database(home: Home, name: str) -> bool:
-    """Whether the server can be used, with the database in it; not if it went away under our hands."""
+    """Create the database if necessary; return False if the server is down, even if it stopped meanwhile."""
     if not _ping(home):
         return False
     try:
@@ -97,7 +97,7 @@ def _has_database(home: Home, name: str) -> bool:
 
 
 def _answers(home: Home) -> bool:
-    """Whether a server is there to talk to; one that is just starting or stopping gets time to decide."""
+    """Return whether a server answers. A server that is just starting or stopping gets time."""
     deadline = time.monotonic() + _PATIENCE
     while not _ping(home):
         if not is_held(home.server_lock):
@@ -109,7 +109,7 @@ def _answers(home: Home) -> bool:
 
 
 def _ping(home: Home) -> bool:
-    try:  # a short socket directory is in /tmp, where anyone could have taken its name after a reboot
+    try:  # a short socket directory is in /tmp, where any user could have taken its name after a reboot
         ours = home.socket.stat().st_uid == home.data.stat().st_uid
     except OSError:
         return False
@@ -131,7 +131,7 @@ def _leave(home: Home, membership: int) -> None:
     os.close(membership)
     if is_held(home.users_lock):
         return
-    for request in (signal.SIGINT, signal.SIGQUIT):  # fast; if that hangs, at once: the next start recovers
+    for request in (signal.SIGINT, signal.SIGQUIT):  # fast shutdown, then immediate: the next start recovers
         if pid := _listener(home):
             with suppress(ProcessLookupError):
                 os.kill(pid, request)
@@ -145,9 +145,9 @@ def _leave(home: Home, membership: int) -> None:
 
 
 def _listener(home: Home) -> int:
-    """The pid of the server that listens on our socket, in the kernel's words; 0 if there is none.
+    """Return the pid of the server that listens on our socket, as the kernel tells; 0 if there is none.
 
-    It is also 0 for a server in another container, which we can talk to but neither see nor stop.
+    It is also 0 for a server in another container, which can be used but not seen or stopped.
     """
     # On macOS: SOL_LOCAL and LOCAL_PEERPID. Elsewhere the answer is a struct that begins with the pid.
     level, option = (0, 2) if sys.platform == "darwin" else (socket.SOL_SOCKET, socket.SO_PEERCRED)

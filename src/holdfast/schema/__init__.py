@@ -14,7 +14,7 @@ from holdfast.schema.apply import MigrationFailed, apply, pending
 from holdfast.schema.plan import MigrationEdited, Plan, Record, load
 from holdfast.schema.print import print_sql
 from holdfast.schema.records import installed
-from holdfast.schema.verify import averify, verify
+from holdfast.schema.verify import verify
 
 __all__ = [
     "MigrationEdited",
@@ -22,7 +22,6 @@ __all__ = [
     "Plan",
     "Record",
     "apply",
-    "averify",
     "installed",
     "load",
     "pending",

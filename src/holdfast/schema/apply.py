@@ -48,7 +48,7 @@ class MigrationFailed(NotReady):
 
 
 def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
-    """The names of the files that `apply` would run."""
+    """Return the names of the files that `apply` would run."""
     return [file.name for file in (plan or load()).todo(installed(conn))]
 
 
@@ -60,13 +60,14 @@ def apply(
     lock_timeout: timedelta = LOCK_TIMEOUT,
     patience: timedelta = PATIENCE,
 ) -> list[str]:
-    """Bring the database up to this release; return the names of the files that ran.
+    """Bring the database up to this release, and return the names of the files that ran.
 
-    With `roles`, also make the roles of those who use it (see functions/operate/roles.sql) and let them in.
+    With `roles`, also create the roles for users of Holdfast and grant their rights (see
+    functions/operate/roles.sql).
 
-    A statement waits for a table no longer than `lock_timeout`, for every worker queues up behind it;
-    it then steps aside for as long and tries again, until its file has had `patience`. Raises
-    MigrationFailed, which names the file, the line and who is in the way, or SchemaTooNew.
+    A statement waits for a table at most `lock_timeout`, because every worker queues up behind it. It then
+    pauses for as long and tries again, until its file has taken `patience`. Raises SchemaTooNew, or
+    MigrationFailed, which names the file, the line, and the sessions that hold the locks.
     """
     if not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE:
         raise ValueError("schema.apply() needs a connection of its own, idle and in autocommit mode")
@@ -74,19 +75,19 @@ def apply(
     plan = plan or load()
     applied: list[str] = []
     for step in in_transactions(plan.todo(installed(conn))):
-        applied += _patiently(
+        applied += _with_retries(
             conn,
             step[0].name,
-            partial(_perform, conn, plan, step, lock_timeout, patience),
+            partial(_apply_step, conn, plan, step, lock_timeout, patience),
             lock_timeout,
             patience,
         )
     if roles:
-        _patiently(conn, "roles", partial(_let_in, conn, lock_timeout), lock_timeout, patience)
+        _with_retries(conn, "roles", partial(_create_roles, conn, lock_timeout), lock_timeout, patience)
     return applied
 
 
-def _patiently(
+def _with_retries(
     conn: Connection[Any],
     name: str,
     work: Callable[[], list[str]],
@@ -96,18 +97,18 @@ def _patiently(
     deadline = time.monotonic() + patience.total_seconds()
     while True:
         try:
-            with _naming(name), conn.transaction():
+            with _located(name), conn.transaction():
                 return work()
         except MigrationFailed as failed:
             if not isinstance(failed.__cause__, pg.LockNotAvailable | pg.DeadlockDetected):
                 raise
             if time.monotonic() >= deadline:
-                raise _in_the_way(conn, failed, patience) from failed.__cause__
+                raise _gave_up(conn, failed, patience) from failed.__cause__
             pause = lock_timeout if failed.line else _POLL
         time.sleep(pause.total_seconds())
 
 
-def _perform(
+def _apply_step(
     conn: Connection[Any], plan: Plan, step: Sequence[File], lock_timeout: timedelta, patience: timedelta
 ) -> list[str]:
     _begin(conn, step[0].name, lock_timeout)
@@ -120,13 +121,13 @@ def _perform(
         if file.transactional:
             _run(conn, file)
         else:
-            _run_aside(conn, file, patience)
+            _run_outside_transaction(conn, file, patience)
     if todo:
         _execute(conn, closing(plan, todo))
     return [file.name for file in todo]
 
 
-def _let_in(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
+def _create_roles(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
     _begin(conn, "roles", lock_timeout)
     _execute(conn, CREATE_ROLES)
     return []
@@ -134,32 +135,32 @@ def _let_in(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
 
 def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
     _execute(conn, settings("local", lock_timeout))
-    # Asked for again and again, each time in a new transaction, rather than waited for: who waits holds
-    # a snapshot, and `create index concurrently` by the installer at work would wait for its end.
+    # Tried again and again in new transactions. A waiting statement would hold a snapshot, and a `create
+    # index concurrently` of the other installer would wait for its end.
     if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
-        raise MigrationFailed("Another installer is at work", file=name) from pg.LockNotAvailable()
+        raise MigrationFailed("Another installer is running", file=name) from pg.LockNotAvailable()
 
 
 def _run(conn: Connection[Any], file: File) -> None:
     for line, statement in statements(file.text):
-        with _naming(file.name, line, statement):
+        with _located(file.name, line, statement):
             _execute(conn, statement)
 
 
-def _run_aside(conn: Connection[Any], file: File, patience: timedelta) -> None:
-    """Run outside any transaction, while `conn` holds the lock in its own.
+def _run_outside_transaction(conn: Connection[Any], file: File, patience: timedelta) -> None:
+    """Run a file outside any transaction, while `conn` holds the lock in its own.
 
-    It stands idle in read committed, so it has no snapshot that an index build would wait for.
+    `conn` is idle in read committed, so it has no snapshot that an index build would wait for.
     """
-    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as aside:
-        _execute(aside, settings("session", patience))
-        _execute(aside, as_owner("session"))
-        _run(aside, file)
+    with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as outside:
+        _execute(outside, settings("session", patience))
+        _execute(outside, as_owner("session"))
+        _run(outside, file)
 
 
 @contextmanager
-def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
-    """Whatever the server says, say where."""
+def _located(name: str, line: int | None = None, statement: str = "") -> Iterator[None]:
+    """Raise an error of the server as MigrationFailed, with the file and the line."""
     try:
         yield
     except psycopg.Error as error:
@@ -172,10 +173,10 @@ def _naming(name: str, line: int | None = None, statement: str = "") -> Iterator
         ) from error
 
 
-def _in_the_way(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
+def _gave_up(conn: Connection[Any], failed: MigrationFailed, patience: timedelta) -> MigrationFailed:
     others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), LOCK)
     return MigrationFailed(
-        f"{failed.message}; gave up after {patience}. In the way: {others or 'nobody any more'}",
+        f"{failed.message}; gave up after {patience}. In the way: {others or 'no session any more'}",
         hint="Run it again when they have ended; whole files that were applied stay applied.",
         file=failed.file,
         line=failed.line,

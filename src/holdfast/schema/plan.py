@@ -1,15 +1,15 @@
-"""The schema as this release wants it: which SQL files, in which order, with which checksums.
+"""The schema of this release: which SQL files, in which order, with which checksums.
 
-    sql/bootstrap.sql       the schema and the table `migration`, where the rest is recorded
+    sql/bootstrap.sql       the schema and the table `migration`, which records the other files
     sql/migrations/*.sql    run once each, by number
     sql/functions/*/*.sql   run again whenever their text changes
 
 The first line of a file may declare something:
 
-    -- holdfast: after lane, check    (a function file) run it behind those
+    -- holdfast: after lane, check    (a function file) run it after those
     -- holdfast: no transaction       (a migration) for `create index concurrently`; must be re-runnable
     -- holdfast: with functions       (a migration) in one transaction with all that follow and the functions:
-                                      neither those of before nor those of after would work in between
+                                      neither the old nor the new functions would work in between
 """
 
 import hashlib
@@ -87,9 +87,10 @@ class Plan:
         return newest(self.files)
 
     def missing(self, installed: Iterable[Record]) -> list[File]:
-        """The files that this release cannot work without.
+        """Return the files that this release cannot work without.
 
-        A function that a newer release has changed is not among them: it serves older workers as well.
+        A function that a newer release has changed is not among them, because it serves older workers as
+        well.
         """
         installed = list(installed)
         files = {file.name: file for file in self.files}
@@ -110,7 +111,7 @@ class Plan:
         ]
 
     def newer(self, installed: Iterable[Record]) -> list[Record]:
-        """What a newer release has put into the database."""
+        """Return what a newer release has recorded in the database."""
         known = {(file.name, file.checksum) for file in self.files}
         return [
             record
@@ -119,7 +120,7 @@ class Plan:
         ]
 
     def todo(self, installed: Iterable[Record]) -> list[File]:
-        """The files to apply. Refuses to take back what a newer release has brought."""
+        """Return the files to apply. Raises SchemaTooNew if a newer release has installed some."""
         installed = list(installed)
         missing = self.missing(installed)
         if newer := self.newer(installed):
@@ -132,7 +133,7 @@ class Plan:
 
 
 def load(directory: Path | Traversable | None = None, *, version: str | None = None) -> Plan:
-    """The files of this release, or those in `migrations` and `functions` of another directory."""
+    """Return the plan of this release, or of the `migrations` and `functions` in another directory."""
     bootstrap = File("migration", "bootstrap", _text(SQL / "bootstrap.sql"))
     migrations = _read("migration", (directory or SQL) / "migrations")
     functions = {file.name: file for file in _read("function", (directory or SQL) / "functions")}
@@ -144,12 +145,12 @@ def load(directory: Path | Traversable | None = None, *, version: str | None = N
 
 
 def newest(files: Iterable[File | Record]) -> int:
-    """The number of the last migration among them."""
+    """Return the number of the last migration among these files."""
     return max((int(file.name[:4]) for file in files if file.name[:4].isdecimal()), default=0)
 
 
 def statements(text: str) -> Iterator[tuple[int, str]]:
-    """Each statement of an SQL text, with the number of its first line."""
+    """Yield each statement of an SQL text with the number of its first line."""
     start, end = None, 0
     while token := _TOKEN.match(text, end):
         end = token.end()
@@ -179,7 +180,7 @@ _TOKEN = re.compile(
 
 
 def _end_of_comment(text: str, end: int) -> int:
-    """PostgreSQL's comments nest."""
+    """Return where a block comment ends. Block comments nest in PostgreSQL."""
     depth = 1
     for mark in re.compile(r"/\*|\*/").finditer(text, end):
         depth += 1 if mark[0] == "/*" else -1
@@ -216,7 +217,7 @@ def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
         "function": (r"(?!bootstrap$)[a-z][a-z0-9_]*", r"(after \w+(, \w+)*)?"),
     }[file.kind]
     if not re.fullmatch(name, file.name):
-        return f"this is no name for a {file.kind}"
+        return f"this is not a name for a {file.kind}"
     if file.kind == "migration" and previous and previous.name[:4] == file.name[:4]:
         return f"{previous.name}.sql has the same number"
     if previous and previous.name == file.name:

@@ -18,14 +18,14 @@ from holdfast.schema.steps import (
 
 
 def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), roles: bool = False) -> str:
-    """What `apply` would do, as a script for psql; without what is `installed` already."""
+    """Return what `apply` would do as a script for psql, without the files that are `installed` already."""
     plan = plan or load()
     head = f"-- Holdfast {plan.version}, for psql --set ON_ERROR_STOP=1\n"
     steps = in_transactions(plan.todo(installed))
     scripts = [_script(plan, step) for step in steps]
     if roles:
         opening = f"begin;\n{settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
-        scripts.append(f"{opening}\n\n-- The roles of those who use it.\n{CREATE_ROLES};\ncommit;\n")
+        scripts.append(f"{opening}\n\n-- The roles of its users.\n{CREATE_ROLES};\ncommit;\n")
     if not scripts:
         return f"{head}-- Nothing is missing.\n"
     return "\n".join([f"{head}set client_encoding = 'UTF8';\n", *scripts])

@@ -1,4 +1,4 @@
-"""Which SQL files a database remembers: the table `holdfast.migration`."""
+"""The SQL files that a database remembers, in the table `holdfast.migration`."""
 
 from typing import Any
 
@@ -22,8 +22,8 @@ def installed(conn: Connection[Any]) -> list[Record]:
         return cursor.execute(SHOWN).fetchall()
 
 
-# Read from the catalog: to_regclass() asks the session's memory of it, which may be older than what the
-# installer before us committed a moment ago.
+# Read from the catalog. to_regclass() reads the session's cache, which may miss what another installer has
+# just committed.
 _IS_THERE = """
 select exists (
   select

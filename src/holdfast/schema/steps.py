@@ -13,8 +13,8 @@ LOCK_TIMEOUT = timedelta(seconds=1)
 PATIENCE = timedelta(minutes=1)
 LOCK = int.from_bytes(b"holdfast")
 
-# The heads are moved under a lock on lanes and then on jobs. A migration that needs both takes them in this
-# order, or it may end in a deadlock.
+# Moving the heads locks lanes first and then jobs. A migration that needs both takes them in this order, to
+# avoid a deadlock.
 LANES_FIRST = """\
 do $$ begin
   if to_regclass('holdfast.lane') is not null then
@@ -24,7 +24,7 @@ end $$"""
 
 
 def in_transactions(files: Sequence[File]) -> list[list[File]]:
-    """The files, grouped into transactions."""
+    """Group the files into transactions."""
     alone = list(takewhile(lambda file: file.kind == "migration" and not file.with_functions, files))
     together = list(files[len(alone) :])
     return [*([file] for file in alone), *([together] if together else [])]
@@ -42,21 +42,21 @@ SETTINGS = {
 
 
 def settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
-    """A file meets the same settings whatever the role or the database prefers."""
+    """Return the settings of a step, so that a file runs the same for every role and database."""
     chosen = SETTINGS | {"lock_timeout": str(max(1, lock_timeout // timedelta(milliseconds=1)))}
     isolation = ["set transaction isolation level read committed, read write;"] if scope == "local" else []
     return "\n".join([*isolation, *(f"set {scope} {name} = {value};" for name, value in chosen.items())])
 
 
 def as_owner(scope: Literal["local", "session"]) -> str:
-    """What is new belongs to whom the rest does: functions with an owner's rights need one owner of all."""
+    """Create new objects as the owner of the existing ones, because definer functions need one owner."""
     return _AS_OWNER.replace("SCOPE", scope)
 
 
 def closing(plan: Plan, step: Sequence[File]) -> str:
-    """Remember the files, forget functions that are no more, and let nobody in who was not let in.
+    """Record the files, forget functions that no longer exist, and revoke default rights.
 
-    A forgotten function stays in the database: an older worker may still call it.
+    A forgotten function stays in the database, because an older worker may still call it.
     """
     row = sql.SQL("({}, {}, {}, {})")
     rows = [row.format(file.name, file.kind, file.checksum, plan.version) for file in step]
@@ -103,13 +103,13 @@ exception when insufficient_privilege then
 end
 $$;"""
 
-# Default privileges cannot do this: those of one schema only add to EXECUTE for PUBLIC, and those of the
-# role would reach into functions that are not ours.
+# Default privileges cannot do this. Those of one schema only add to EXECUTE for PUBLIC, and those of the role
+# would change functions of others.
 _REVOKE = sql.SQL("""\
 revoke all on all routines in schema holdfast from public;
 """)
 
-# A function that was dropped and made anew has lost its rights, and a new one has none yet.
+# A function that was dropped and created again has lost its rights, and a new one has none yet.
 _GRANT = sql.SQL("""\
 select holdfast.grant_rights();
 """)

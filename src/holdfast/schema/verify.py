@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from psycopg import AsyncConnection, Connection, errors as pg
+from psycopg import Connection, errors as pg
 from psycopg.rows import args_row
 
 from holdfast.schema.plan import Plan, Record, load, newest
@@ -13,34 +13,23 @@ from holdfast.values.errors import NotAllowed, SchemaMissing, SchemaOutdated
 
 
 def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
-    """Return if this release can work with the database: one query, for the start of a worker.
+    """Return if this release can work with the database.
 
-    Two for a role that may use Holdfast and not read its tables.
+    It costs one query, and two for a role that may use Holdfast but not read its tables.
 
     Raises SchemaMissing, SchemaOutdated or SchemaTooNew.
     """
     cursor = conn.cursor(row_factory=args_row(Record))
-    with _found():
+    with _missing_schema():
         try:
             records = cursor.execute(RECORDS).fetchall()
         except pg.InsufficientPrivilege:
             records = cursor.execute(SHOWN).fetchall()
-    _judge(plan or load(), records)
-
-
-async def averify(conn: AsyncConnection[Any], plan: Plan | None = None) -> None:
-    """`verify`, for an async connection."""
-    cursor = conn.cursor(row_factory=args_row(Record))
-    with _found():
-        try:
-            records = await (await cursor.execute(RECORDS)).fetchall()
-        except pg.InsufficientPrivilege:
-            records = await (await cursor.execute(SHOWN)).fetchall()
-    _judge(plan or load(), records)
+    _refuse_mismatch(plan or load(), records)
 
 
 @contextmanager
-def _found() -> Iterator[None]:
+def _missing_schema() -> Iterator[None]:
     try:
         yield
     except (pg.UndefinedTable, pg.InvalidSchemaName):
@@ -51,7 +40,7 @@ def _found() -> Iterator[None]:
         ) from None
 
 
-def _judge(plan: Plan, records: Sequence[Record]) -> None:
+def _refuse_mismatch(plan: Plan, records: Sequence[Record]) -> None:
     if missing := plan.missing(records):
         raise SchemaOutdated(
             f"The database lacks {missing[0].name}.sql of release {plan.version}",

@@ -1,4 +1,4 @@
-"""What Holdfast tells about its own work: code calls `emit`, and subscribers log, count or trace.
+"""Observability of Holdfast itself: code calls `emit`, and subscribers log, count or trace.
 
     subscribers   `emit`, `subscribe`, and the subscriber that writes to the logger "holdfast"
     logs          log records as JSON lines
@@ -7,6 +7,6 @@
 Code that does the work never logs, counts or traces by itself.
 """
 
-from holdfast.telemetry.subscribers import Bunch, emit, subscribe
+from holdfast.telemetry.subscribers import Counted, emit, subscribe
 
-__all__ = ["Bunch", "emit", "subscribe"]
+__all__ = ["Counted", "emit", "subscribe"]

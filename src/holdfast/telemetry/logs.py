@@ -1,4 +1,4 @@
-"""Log records as JSON lines, for those who collect logs: one object a line, with the event and its fields.
+"""Formats log records as JSON lines: one object a line, with the event and its fields.
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
@@ -7,7 +7,7 @@
     {"at": "2026-03-01T09:00:00.123456Z", "level": "WARNING", "logger": "holdfast", "event": "job.failed",
      "job": "019…", "task": "mail.welcome", "attempt": 2, "error": "TimeoutError"}
 
-Records of other loggers come out in the same form, with their text as `message`. Secrets are masked.
+Records of other loggers get the same form, with their text as `message`. Secrets are masked.
 """
 
 import logging
@@ -18,15 +18,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.telemetry.subscribers import Bunch
+from holdfast.telemetry.subscribers import Counted
 from holdfast.values.secret import hide_passwords, mask
 
-# What a line says besides an event's own fields, which give way.
+# The fields of every line. An event's field of the same name gets a "_" at its end.
 _OURS = frozenset({"at", "level", "logger", "worker_name", "event", "message", "traceback"})
 
 
 class JsonFormatter(logging.Formatter):
-    """Makes one line of JSON of a record. `name` is said in each line, as `worker_name`."""
+    """A formatter that makes one line of JSON of a record, with `name` as its `worker_name`."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -53,11 +53,11 @@ class JsonFormatter(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """What may be shown of a field."""
+    """Return the value as JSON may show it: masked, and without passwords."""
     match value:
         case None | bool() | int() | float():
             return value
-        case Bunch():
+        case Counted():
             return len(value)
         case BaseException():
             return hide_passwords(f"{type(value).__name__}: {value}".removesuffix(": "))

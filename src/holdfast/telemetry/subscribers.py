@@ -1,24 +1,20 @@
-"""What happens inside Holdfast, told to whoever listens: the only observability seam.
+"""Reports what happens inside Holdfast to its subscribers: the only place to observe it.
 
-Code that does the work never logs, counts or traces. It says what happened, and each listener makes of it
-what it will:
+Code that does the work never logs, counts or traces. It emits an event, and each subscriber decides what to
+do with it:
 
     emit("job.failed", job=job.id, task=job.task, attempt=2)
 
-    with span("claim", queue="mail") as result:        # claim.begin, then claim.end with its duration
-        result["amount"] = len(jobs)
-
     unsubscribe = subscribe(lambda name, fields: print(name, fields))
 
-Names are `noun.verb` in the past tense (`worker.lost`). From the start there is one listener, which writes to
+Names are `noun.verb` in the past tense (`worker.lost`). One subscriber is there from the start: it writes to
 the stdlib logger "holdfast". The subscribers are the only state that any module of Holdfast keeps.
 """
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from holdfast.values.errors import DatabaseUnavailable
@@ -29,38 +25,28 @@ Subscriber: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 _logger = logging.getLogger("holdfast")
 
-# By the whole name, else by its last word; everything else is INFO.
+# By the whole name, otherwise by its last word; everything else is INFO.
 _LEVELS = {
-    # several times per job
-    "job.claimed": logging.DEBUG,
-    "job.started": logging.DEBUG,
-    "job.completed": logging.DEBUG,
-    "job.enqueued": logging.DEBUG,
+    # Many times per second.
     "jobs.claimed": logging.DEBUG,
     "jobs.finished": logging.DEBUG,
     "heartbeat.accepted": logging.DEBUG,
-    "worker.woken": logging.DEBUG,
-    "begin": logging.DEBUG,
-    "end": logging.DEBUG,
-    # somebody should know
-    "jobs.recovered": logging.WARNING,  # a worker has died, and perhaps a job with it for the last time
+    # Worth knowing.
+    "jobs.recovered": logging.WARNING,  # a worker has died, and perhaps a job has used its last attempt
     "failed": logging.WARNING,
     "lost": logging.WARNING,
     "locked": logging.WARNING,
     "refused": logging.WARNING,
     "kept": logging.WARNING,
-    "interrupted": logging.WARNING,
-    "disconnected": logging.WARNING,
     "blocked": logging.WARNING,
     "doubted": logging.WARNING,
-    # somebody should act
+    # Needs action.
     "died": logging.ERROR,
-    "crashed": logging.ERROR,
     "broken": logging.ERROR,
 }
 
 
-# What every part of a worker says for itself while the database is away: `database.lost` has said it once.
+# Events of a worker's parts while the database is away. `database.lost` has reported that once.
 _PARTS = "claimer promote recover advance upkeep sweep register heartbeat keeper finisher claim start"
 _OF_AN_OUTAGE = {
     "listener.lost",
@@ -68,10 +54,10 @@ _OF_AN_OUTAGE = {
 }
 
 
-class Bunch(tuple[T, ...]):
-    """Many values in one field of an event: a listener may go through them, a log only says how many.
+class Counted(tuple[T, ...]):
+    """Many values in one field of an event. A log shows their number, and a subscriber may read them.
 
-    So one event tells of a whole batch, and a job costs nothing where nobody counts.
+    So one event reports a whole batch, and a job costs nothing if nobody counts.
     """
 
     __slots__ = ()
@@ -79,42 +65,23 @@ class Bunch(tuple[T, ...]):
     def __str__(self) -> str:
         return str(len(self))
 
-    __repr__ = __str__  # what is in them may be secret
+    __repr__ = __str__  # the values may be secret
 
 
 def emit(name: str, /, **fields: Any) -> None:
-    """Tell every subscriber. Never raises, whatever they do: the work goes on."""
+    """Call every subscriber. Never raises, whatever they do."""
     for subscriber in _subscribers:
         try:
             subscriber(name, fields)
-        except Exception:  # a listener must not break what it listens to, not even by its complaint
+        except Exception:  # a failing subscriber, or the log of its failure, must not stop the work
             with suppress(Exception):
                 _logger.exception("subscriber %r failed on %s", subscriber, name)
 
 
-@contextmanager
-def span(name: str, /, **fields: Any) -> Iterator[dict[str, Any]]:
-    """Tell when something begins (`name.begin`) and ends (`name.end`, with `duration` in seconds).
-
-    What the body puts into the dictionary it gets is told at the end as well. If the body raises, the end
-    has the exception as `error`, and the exception goes on.
-    """
-    result: dict[str, Any] = {}
-    emit(f"{name}.begin", **fields)
-    begun = time.perf_counter()
-    try:
-        yield result
-    except BaseException as error:
-        result["error"] = error
-        raise
-    finally:
-        emit(f"{name}.end", **{**fields, **result, "duration": time.perf_counter() - begun})
-
-
 def subscribe(subscriber: Subscriber) -> Callable[[], None]:
-    """Hear every event from now on, called as `subscriber(name, fields)`; the answer unsubscribes.
+    """Call `subscriber(name, fields)` for every event from now on. Return a function that unsubscribes.
 
-    It is called at once, in the thread that does the work: be quick, and leave the fields as they are.
+    The call is made at once, in the thread that does the work. Be quick, and do not change the fields.
     """
     global _subscribers  # noqa: PLW0603 - the one piece of state that this module is for
     with _lock:
@@ -132,7 +99,7 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 
 
 def log(name: str, fields: Mapping[str, Any]) -> None:
-    """The default subscriber: one line `name key=value …`, and both as attributes of the log record.
+    """Write one line `name key=value …` to the log, with the event as attributes of the log record.
 
     A stack follows in lines of its own.
     """
@@ -145,7 +112,7 @@ def log(name: str, fields: Mapping[str, Any]) -> None:
         _logger.log(level, "%s", line, extra={"event": name, "fields": fields})
 
 
-# Replaced as a whole, never changed, so that emit() reads it without a lock.
+# Replaced as a whole and never changed, so that emit() reads it without a lock.
 _subscribers: tuple[Subscriber, ...] = (log,)
 _lock = threading.Lock()
 
@@ -159,11 +126,11 @@ def _level(name: str, fields: Mapping[str, Any]) -> int:
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Quoted where a reader, or a parser, could not tell where it ends; no text can forge a second line.
+    # Quoted if its end would be unclear to a reader or a parser. No text can forge a second line.
     text = (
         f"{type(value).__name__}: {' '.join(str(value).split())}"
         if isinstance(value, BaseException)
-        else str(value if isinstance(value, Bunch) else mask(value))
+        else str(value if isinstance(value, Counted) else mask(value))
     )
     text = hide_passwords(text)
     plain = text and text.isprintable() and not any(mark in text for mark in " =\"'")

@@ -121,17 +121,17 @@ def _plain(task: Task[..., Any] | str, args: Mapping[str, Any]) -> dict[str, Any
         )
     given = dict(args)
     if isinstance(task, Task):
-        shape = task.arguments.shape
+        signature = task.arguments.signature
         for name in given:
             # A slip of the pen would match no job: an assertion would fail, and a refutation always pass.
-            if name not in shape.hints and not shape.takes_more:
+            if name not in signature.hints and not signature.takes_more:
                 raise BadArguments(
                     f"{task.name} has no argument {name!r}",
-                    hint=suggest(name, shape.hints),
+                    hint=suggest(name, signature.hints),
                     task=task.name,
                     argument=name,
                 )
-        given = shape.seal(given)
+        given = signature.seal(given)
     try:
         plain: dict[str, Any] = msgspec.json.decode(to_json(given))
     except Unstorable as trouble:

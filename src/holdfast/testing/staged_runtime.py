@@ -17,35 +17,35 @@ from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import Running
 from holdfast.worker.keeper import FLUSH_SECONDS
-from holdfast.worker.runtime import Runtime, Settings
+from holdfast.worker.runtime import Runtime, WorkerOptions
 
 
 class StagedRuntime(Runtime):
-    def __init__(self, stage: Stage, database: Database, registry: Registry, settings: Settings) -> None:
+    def __init__(self, stage: Stage, database: Database, registry: Registry, options: WorkerOptions) -> None:
         self._stage = stage
-        super().__init__(database, registry, settings)
+        super().__init__(database, registry, options)
 
     def _new_executor(self) -> Executor:
-        given = (self._registry, self._handler_pools, self._finishing.run, self._settings.max_isolated)
+        given = (self._registry, self._handler_pools, self._finish_session.run, self._options.max_isolated)
         return StagedExecutor(self._stage, self._vanish, *given)
 
     def _vanish(self, job: Claimed) -> None:
-        self._stage.lost = Lost(self._id, self._settings.lease_time, job)
+        self._stage.lost = Lost(self._id, self._options.lease_time, job)
         self.stop()
 
-    async def _wind_down(self) -> None:
+    async def _finish_work(self) -> None:
         if self._stage.lost is None:
-            return await super()._wind_down()
+            return await super()._finish_work()
         # Whoever was done before it does not share its fate. What is forgotten is not reported either.
         self._held.close()
-        await self._written()
-        self._held.forget()
-        self._hurry.set()
-        return await self._slots.finish(grace=0, hurry=self._hurry)
+        await self._wait_for_reports()
+        self._held.drop_all()
+        self._stop_now.set()
+        return await self._slots.finish(grace=0, stop_now=self._stop_now)
 
-    async def _leave(self) -> None:
+    async def _deregister(self) -> None:
         if self._stage.lost is None:
-            await super()._leave()
+            await super()._deregister()
 
 
 class StagedExecutor(Executor):
@@ -81,11 +81,11 @@ class StagedExecutor(Executor):
             return Failed("lost")  # which nobody will hear of
         return super()._failed(running, error)
 
-    def _tell(self, running: Running, outcome: Failed) -> None:
+    def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
         raised = self._stage.failures.get(job.id)
         self._stage.failures[job.id] = Failure(outcome.error, raised and raised.error)
-        super()._tell(running, outcome)
+        super()._emit_failure(running, outcome)
 
 
 def _is_crash(error: BaseException | None) -> bool:

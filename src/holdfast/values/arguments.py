@@ -1,14 +1,14 @@
-"""A function's signature as a codec: arguments ↔ the JSON object that travels as the payload.
+"""A function's signature as a codec: arguments ↔ the JSON object that is the payload.
 
     caller:  welcome.enqueue(7)  ─ bind ─ fit to the types ─ write ─ read back ─►  {"user_id":7}
     worker:  {"user_id":7}       ─ read by the types ─►  welcome(**{"user_id": 7}, ctx=…)
 
-What is enqueued is read back at once with the decoder that the worker will use, so a payload that does not
-fit the handler fails where it was made (only numbers, texts and truth values need no such trial). Arguments
-that are not given are not stored: a job that waits sees the default that the handler has when it runs.
+A payload is read back at once with the worker's decoder, so a payload that does not fit the handler fails
+where it was made. (Numbers, strings and truth values need no such test.) Arguments that are not given are not
+stored: the job gets the handler's default when it runs.
 
-Everything on the good path is msgspec's C code (under 2 µs for two arguments). Only when it refuses are the
-arguments looked at one by one, to say which of them is wrong.
+If nothing is wrong, only msgspec's C code runs (under 2 µs for two arguments). When it refuses, the arguments
+are checked one by one, to name the wrong one.
 """
 
 import inspect
@@ -25,7 +25,7 @@ from holdfast.values.secret import Secret
 
 _Parameter = inspect.Parameter
 _SCALARS = (bool, int, float, str, NoneType)
-# The arguments in a payload, as values of their types.
+# Reads the arguments in a payload as values of their types.
 _Reader = Callable[[bytes | str], dict[str, Any]]
 
 
@@ -35,7 +35,7 @@ class Arguments:
     def __init__(
         self, task: str, function: Callable[..., Any], *, options: Mapping[str, str] | None = None
     ) -> None:
-        """`options` are words that may be given as arguments by mistake, with the option that is meant."""
+        """`options` maps words that may be given as arguments by mistake to the option that is meant."""
         self.task = task
         self._function = function
         self._options = options or {}
@@ -44,39 +44,39 @@ class Arguments:
             self._refuse_nameless(parameter)
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
-        shape = self.shape
-        given = shape.seal(self._bind(args, kwargs) if args else kwargs)
+        """Return the payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
+        signature = self.signature
+        given = signature.seal(self._bind(args, kwargs) if args else kwargs)
         try:
-            text = to_json(shape.fit(given))
-            if not shape.scalar:
-                shape.read(text)
+            text = to_json(signature.fit(given))
+            if not signature.scalar:
+                signature.read(text)
         except Exception as error:
             raise self._explain(given, error, _check_given) from error
         return text.decode()
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        """The keyword arguments in a payload, typed; raises `BadArguments` if it does not fit."""
+        """Return the typed keyword arguments in a payload; raises `BadArguments` if it does not fit."""
         try:
-            return self.shape.read(payload)
+            return self.signature.read(payload)
         except Exception as error:
             raise self._explain(self._as_object(payload), error, _check_read) from error
 
     @property
     def context(self) -> str | None:
         """The parameter that the worker fills in, if there is one."""
-        return self.shape.context
+        return self.signature.context
 
     @cached_property
-    def shape(self) -> "Shape":
+    def signature(self) -> "Signature":
         hints = {name: self._hint(parameter) for name, parameter in self._parameters.items()}
         for name, hint in hints.items():
             if not _is_context(hint):
                 self._refuse_unreadable(name, hint)
-        return Shape(self._parameters, hints)
+        return Signature(self._parameters, hints)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        names = self.shape.positional
+        names = self.signature.positional
         if len(args) > len(names):
             raise BadArguments(
                 f"{self.task} takes {len(names)} positional arguments, got {len(args)}",
@@ -94,17 +94,17 @@ class Arguments:
     def _explain(
         self, given: Mapping[str, Any], error: Exception, check: Callable[[Any, Any], None]
     ) -> BadInput:
-        shape = self.shape
+        signature = self.signature
         for name in given:
-            if name == shape.context:
+            if name == signature.context:
                 return self._bad(name, "is filled in by the worker and cannot be given")
-            if name not in shape.hints and not shape.takes_more:
+            if name not in signature.hints and not signature.takes_more:
                 return self._bad(name, "does not exist", hint=self._instead(name, sent=check is _check_given))
-        for name in shape.required:
+        for name in signature.required:
             if name not in given:
                 return self._bad(name, "is missing")
         for name, value in given.items():
-            hint = shape.hints.get(name, shape.more)
+            hint = signature.hints.get(name, signature.more)
             try:
                 check(hint, value)
             except Unstorable as trouble:
@@ -112,14 +112,14 @@ class Arguments:
                 return BadPayload(
                     f"{self.task}: argument {path!r}: {trouble.reason}", task=self.task, path=path
                 )
-            except Exception as trouble:  # noqa: BLE001 - told as the reason
+            except Exception as trouble:  # noqa: BLE001 - it becomes the reason
                 return self._bad(
                     name, f"must be {_shown(hint)}: {_reason(name, trouble)}", hint=_advice(hint)
                 )
         return BadArguments(f"{self.task}: {error}", task=self.task)
 
     def _instead(self, name: str, *, sent: bool) -> str:
-        known = self.shape.hints
+        known = self.signature.hints
         if sent and name in self._options and not nearest(name, known):
             option = self._options[name]
             return f"It is an option: {self.task.rpartition('.')[2]}.options({option}=…).enqueue(…)."
@@ -173,8 +173,8 @@ class Arguments:
         )
 
 
-class Shape:
-    """A signature whose types are known: what is required, what is optional, what the worker adds."""
+class Signature:
+    """A signature with known types: the parameters, and the one that the worker fills in."""
 
     def __init__(self, parameters: Mapping[str, _Parameter], hints: Mapping[str, Any]) -> None:
         self.context = next((name for name, hint in hints.items() if _is_context(hint)), None)
@@ -201,16 +201,16 @@ class Shape:
             forbid_unknown_fields=not self.takes_more,
         )
         self.decoder = msgspec.json.Decoder(self.fields, dec_hook=from_hook)
-        # A value of one of these types is written as what is read as the same again, or not at all.
+        # Values of these types are always read back as the same value.
         self.scalar = not self.takes_more and all(
             kind in _SCALARS for hint in self.hints.values() for kind in alternatives(hint)
         )
-        # How a payload is read, chosen once, for every job pays for it.
+        # Resolved once here, not for every job.
         simple = len(self.required) == len(self.hints) and not self.takes_more
         self.read: _Reader = _simple_reader(self.decoder) if simple else self._read
 
     def seal(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Plain values become secrets where the signature says so."""
+        """Wrap plain values in `Secret` where the signature says so."""
         if not self.secrets:
             return given
         return {
@@ -219,7 +219,7 @@ class Shape:
         }
 
     def fit(self, given: dict[str, Any]) -> Any:
-        """The arguments as values of their types, ready to be written."""
+        """Return the arguments as values of their types, ready to be written."""
         fields = msgspec.convert(given, self.fields, dec_hook=from_hook)
         if not self.takes_more:
             return fields
@@ -242,7 +242,7 @@ class Shape:
 
 
 def _simple_reader(decoder: msgspec.json.Decoder[Any]) -> _Reader:
-    """For arguments all of which are always there."""
+    """Return a reader for arguments that are all required."""
     decode, as_dict = decoder.decode, msgspec.structs.asdict
     return lambda text: as_dict(decode(text))
 
@@ -257,7 +257,7 @@ def _check_read(hint: Any, text: msgspec.Raw) -> None:
 
 
 def _is_context(hint: Any) -> bool:
-    # Known by a mark, so that the worker's module need not be imported to declare a task.
+    # Recognised by an attribute, so that declaring a task does not import the worker.
     return any(getattr(_base(kind), "__holdfast_context__", False) for kind in alternatives(hint))
 
 
@@ -272,7 +272,7 @@ def _sealed(hint: Any, value: Any) -> Any:
 
 
 def alternatives(hint: Any) -> tuple[Any, ...]:
-    """What a type may be: the members of a union, else itself."""
+    """Return the types that a value may have: the members of a union, otherwise the type itself."""
     if get_origin(hint) is Annotated:
         return alternatives(get_args(hint)[0])
     if get_origin(hint) in {Union, UnionType}:

@@ -1,7 +1,7 @@
-"""PostgreSQL's arrays, written in one go: as text, or where that is read slowly, as the server keeps them.
+"""PostgreSQL's arrays, written in one go: as text, or in binary where the server reads text slowly.
 
-psycopg writes a list element by element, in Python, at 1 to 2 µs each: it was the largest part of what a
-job cost its worker. These take less than 0.1 µs.
+psycopg writes a list element by element in Python, at 1 to 2 µs each. That was the largest part of what a job
+cost its worker. These functions take less than 0.1 µs each.
 """
 
 import struct
@@ -9,24 +9,24 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-# As the server knows these types, on every PostgreSQL.
+# The type's OID on every PostgreSQL.
 _UUID = 2950
 _DOUBLE = 701
 
 
 def words(values: Iterable[str]) -> str:
-    """An array of values that need no quotes, such as UUIDs or words of our own."""
+    """Return an array of values that need no quotes, such as UUIDs or constants."""
     return "{" + ",".join(values) + "}"
 
 
 def uuids(values: Sequence[str]) -> bytes:
-    """The same for UUIDs, which the server reads from text in 0.6 µs each, and so in 0.1."""
+    """Return an array of UUIDs in binary. The server reads each in 0.1 µs, and as text in 0.6 µs."""
     size = "00000010"
     return _head(_UUID, len(values)) + bytes.fromhex(size.join(["", *values]).replace("-", ""))
 
 
 def texts(values: Iterable[str | None]) -> str:
-    """An array of any texts: in quotes, so that only quotes and backslashes mean anything."""
+    """Return an array of any texts, quoted, so that only quotes and backslashes are special."""
     return words(
         [
             "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
@@ -36,20 +36,20 @@ def texts(values: Iterable[str | None]) -> str:
 
 
 def numbers(values: Sequence[float | None]) -> str:
-    """An array of numbers; one that is not finite becomes NULL."""
-    # JSON writes numbers and null as PostgreSQL reads them, at a sixth of the price of repr().
+    """Return an array of numbers; one that is not finite becomes NULL."""
+    # JSON writes numbers and null as PostgreSQL reads them, in a sixth of the time of repr().
     return "{" + msgspec.json.encode(values).decode()[1:-1] + "}"
 
 
 def doubles(values: Sequence[float]) -> bytes:
-    """The same for numbers all of which are there, as the server keeps them."""
-    pairs: list[float] = [8] * (2 * len(values))  # the size of each, then each
+    """Return an array of numbers in binary; none may be None."""
+    pairs: list[float] = [8] * (2 * len(values))  # the size before each value
     pairs[1::2] = values
-    # Not struct.pack, which remembers a hundred formats: of 2,000 values, each takes 130 kB.
+    # Not struct.pack, which caches a hundred formats: one for 2,000 values takes 130 kB.
     layout = struct.Struct(">" + "id" * len(values))
     return _head(_DOUBLE, len(values)) + layout.pack(*pairs)
 
 
 def _head(kind: int, amount: int) -> bytes:
-    """One dimension that begins with 1, and no nulls."""
+    """Return the head of an array: one dimension that begins with 1, and no nulls."""
     return struct.pack(">iiiii", 1, 0, kind, amount, 1)

@@ -1,12 +1,12 @@
-"""Python values as JSON text that PostgreSQL can store, or the place where they cannot be.
+"""Python values as JSON text that PostgreSQL can store.
 
-JSON text and `jsonb` are not the same: PostgreSQL refuses NUL characters, nothing can carry a lone
-surrogate, and msgspec writes NaN and infinity as `null`. And what Python writes it cannot always read: its
-decoders give up at a depth, and at many digits. All of these are found here, before a job is enqueued or an
-outcome is written, at the price of a few substring searches for a value without them.
+JSON text and `jsonb` differ: PostgreSQL refuses NUL characters, no encoding has lone surrogates, and msgspec
+writes NaN and infinity as `null`. Python also writes values that it cannot read: its decoders give up at a
+certain depth, and at many digits. All of this is found here, before a job is enqueued or an outcome is
+written. A value without such parts costs only a few substring searches.
 
-The database checks again (`sql/functions/core/check.sql`). A value that it stored before it did so is read by
-`shown`, which puts a note in its place.
+The database checks again (`sql/functions/core/check.sql`). For values that were stored before it checked,
+`shown` returns a note instead.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-# As far as Python's recursion goes in every framework, twice over: some functions use two frames a level.
+# Half of what Python's recursion allows in every framework, because some functions use two frames a level.
 LEVELS = 200
 _TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
 _TOO_LONG = "a number has too many digits"
@@ -37,18 +37,18 @@ class Unstorable(Exception):  # noqa: N818 - never leaves the package: it become
 
 
 def to_json(value: Any) -> bytes:
-    """The JSON text of a value, safe to store; raises `Unstorable`.
+    """Return the JSON text of a value, safe to store; raises `Unstorable`.
 
-    Beyond what JSON knows: dates, times, UUIDs, decimals, enums, bytes (base64), sets, dataclasses, attrs
-    classes, msgspec structs, pydantic models.
+    Types beyond JSON: dates, times, UUIDs, decimals, enums, bytes (base64), sets, dataclasses, attrs classes,
+    msgspec structs, pydantic models.
     """
     try:
         text = _encoder.encode(value)
     except RecursionError:
         raise Unstorable("", f"{_TOO_DEEP}, or contains itself") from None
-    except Exception as error:  # whatever a foreign object's own conversion raises
+    except Exception as error:  # a foreign object's own conversion may raise anything
         raise _first_trouble(value, foreign=True) or Unstorable("", str(error)) from error
-    # An escaped NUL, or the null that NaN became; these may also be innocent text, as long digits may.
+    # An escaped NUL, or the null that NaN became. These may also be harmless text, as long digits may.
     if b"\\u0000" in text or b"null" in text or _has_many_digits(text):
         trouble = _first_trouble(msgspec.to_builtins(value, enc_hook=_as_plain))
         if trouble:
@@ -59,12 +59,12 @@ def to_json(value: Any) -> bytes:
 
 
 def from_json(text: str) -> Any:
-    """The value of stored JSON text; raises `Unstorable` for one that would not be stored today."""
+    """Return the value of stored JSON text; raises `Unstorable` if it would not be stored today."""
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
         raise Unstorable("", _TOO_DEEP) from None
-    except msgspec.DecodeError:  # of what PostgreSQL has read as JSON, only a number can be wrong
+    except msgspec.DecodeError:  # PostgreSQL has read it as JSON, so only a number can be wrong
         raise Unstorable("", _TOO_LONG) from None
     if len(text) < _LONG_ENOUGH:
         return value
@@ -77,7 +77,7 @@ def from_json(text: str) -> Any:
 
 
 def shown(text: str | None) -> Any:
-    """The value of stored JSON text for a list; a note in its place if it cannot be read."""
+    """Return the value of stored JSON text for a list, or a note if it cannot be read."""
     try:
         return None if text is None else from_json(text)
     except Unstorable as trouble:
@@ -85,7 +85,7 @@ def shown(text: str | None) -> Any:
 
 
 def from_hook(kind: Any, value: Any) -> Any:
-    """The decoding hook: what msgspec itself cannot read, if the type knows how to (pydantic does)."""
+    """Decode what msgspec cannot, if the type has a method for it (pydantic does)."""
     if isinstance(kind, type) and isinstance(value, kind):
         return value
     if hasattr(kind, "model_validate"):
@@ -99,7 +99,7 @@ def _as_plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     match value:
         case str():
-            return str.__str__(value)  # a subclass, as of a template library
+            return str.__str__(value)  # a subclass, such as that of a template library
         case int():
             return int(value)
         case float():
@@ -117,7 +117,7 @@ def _has_many_digits(text: bytes) -> bool:
 
 
 def _is_deep(text: bytes, value: Callable[[], Any]) -> bool:
-    """Whether a JSON value has more levels than can be read; `value` is asked for only if it may."""
+    """Return whether a JSON value is too deep to be read. Calls `value` only if it may be."""
     if len(text) < _LONG_ENOUGH or text.count(b"[") + text.count(b"{") <= LEVELS:
         return False
     containers = _containers([value()])
@@ -159,7 +159,7 @@ def _trouble_with_text(text: str, path: str) -> Unstorable | None:
 def _trouble_with_type(value: Any, path: str) -> Unstorable | None:
     try:
         _encoder.encode(value)
-    except Exception as error:  # noqa: BLE001 - told as the reason
+    except Exception as error:  # noqa: BLE001 - it becomes the reason
         return Unstorable(path, str(error))
     return None
 

@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one tree: catch a branch or a leaf.
+"""All errors of Holdfast, as one tree: catch a branch or a leaf.
 
     HoldfastError
-    ├── BadInput               what was handed in cannot be used; change the caller
+    ├── BadInput               the input cannot be used; change the call
     │   ├── BadArguments       the arguments do not fit the task
     │   ├── BadName            HF005  a queue, task or worker name breaks the rules
     │   ├── BadPayload         the payload cannot be stored as JSON
@@ -19,7 +19,7 @@
     │   ├── LeaseLost          HF001
     │   ├── NotHeld            HF003
     │   └── WorkerLost         HF006
-    ├── NotReady               the database cannot serve this call as it stands
+    ├── NotReady               the database cannot serve this call in its present state
     │   ├── Collision
     │   ├── DatabaseUnavailable
     │   ├── SchemaMissing
@@ -27,13 +27,13 @@
     │   ├── SchemaTooNew
     │   └── WrongIsolation     HF009
     ├── NotAllowed             42501  the role may not do this
-    ├── UnexpectedError        PostgreSQL refused for a reason of its own
+    ├── UnexpectedError        PostgreSQL refused for another reason
     └── Unsuccessful           a job that was waited for ended without a result
         ├── JobCancelled
         └── JobFailed
 
-Our SQL functions raise `HFxxx` with a message, a HINT, and a DETAIL that is a JSON object; its keys
-are the fields of the class. `from_sqlstate` is the one place where a code becomes a class.
+Holdfast's SQL functions raise `HFxxx` with a message, a HINT, and a DETAIL that is a JSON object with the
+fields of the class. `from_sqlstate` is the one place where a code becomes a class.
 """
 # ruff: noqa: N818 - a name says what went wrong (LeaseLost); "Error" would add nothing to it
 
@@ -49,8 +49,8 @@ from holdfast.values.secret import mask_dsn
 class HoldfastError(Exception):
     """Something that Holdfast refused or could not do.
 
-    Fields are attributes, `None` where nothing is known. `hint` says what to do next and is part of
-    `str(error)`. Without a message, the first line of the class's docstring speaks.
+    Fields are attributes, `None` if nothing is known. `hint` says what to do next and is part of
+    `str(error)`. Without a message, the first line of the class's docstring is the message.
     """
 
     sqlstate: str | None = None
@@ -84,7 +84,7 @@ class HoldfastError(Exception):
 
 
 class BadInput(HoldfastError):
-    """What was handed in cannot be used. Nothing was stored; change the call and try again."""
+    """The input cannot be used. Nothing was stored; change the call and try again."""
 
 
 class BadArguments(BadInput):
@@ -105,8 +105,8 @@ class BadName(BadInput):
 class BadPayload(BadInput):
     """The payload cannot be stored as JSON in PostgreSQL.
 
-    NUL characters, lone surrogates, NaN and infinities have no place there: remove them, or send
-    bytes (they travel as base64).
+    JSON there has no NUL characters, lone surrogates, NaN or infinities. Remove them, or send bytes, which
+    are stored as base64.
     """
 
     task: str | None = None
@@ -116,8 +116,8 @@ class BadPayload(BadInput):
 class BadResult(BadInput):
     """The handler's result cannot be stored as JSON, so the attempt failed.
 
-    Return plain values, dates, UUIDs, decimals, enums, dataclasses or msgspec structs; write anything
-    larger or stranger elsewhere and return where it is.
+    Return plain values, dates, UUIDs, decimals, enums, dataclasses or msgspec structs. Store anything larger
+    or of another type elsewhere, and return where it is.
     """
 
     task: str | None = None
@@ -135,7 +135,7 @@ class BadValue(BadInput):
 class IdConflict(BadInput):
     """This id was already used for another job: another task or another payload.
 
-    The same id with the same job is welcome and enqueues once. Choose a new id for a new job.
+    The same id with the same job is allowed and enqueues once. Choose a new id for a new job.
     """
 
     sqlstate = "HF007"
@@ -168,7 +168,7 @@ class UnknownOption(BadInput):
 
     @classmethod
     def among(cls, option: str, known: Iterable[str], *, owner: str, hint: str | None = None) -> Self:
-        """The error for an `option` that `owner` does not have, with the nearest known one or this `hint`."""
+        """Return the error for an `option` that `owner` does not have, with a hint."""
         names = sorted(known)
         return cls(
             f"{owner} has no option {option!r}",
@@ -212,9 +212,9 @@ class JobNotFound(Refused):
 
 
 class LeaseLost(Refused):
-    """The job was given to someone else: the lease shown is not the current one.
+    """The job was given to another worker: the lease shown is not the current one.
 
-    The report was not recorded. Stop working on the job; whoever holds the current lease does it.
+    The report was not recorded. Stop working on the job; the holder of the current lease runs it.
     """
 
     sqlstate = "HF001"
@@ -224,7 +224,7 @@ class LeaseLost(Refused):
 
 
 class NotHeld(Refused):
-    """Nobody holds this job, so nothing can be reported about it. Claim it first, unless it has ended."""
+    """No worker holds this job, so nothing can be reported about it. Claim it first, unless it has ended."""
 
     sqlstate = "HF003"
     id: UUID | None = None
@@ -232,14 +232,14 @@ class NotHeld(Refused):
 
 
 class WorkerLost(Refused):
-    """The worker was declared lost or was never known. Register anew, under a new id."""
+    """The worker was declared lost or was never known. Register again, under a new id."""
 
     sqlstate = "HF006"
     worker: UUID | None = None
 
 
 class NotReady(HoldfastError):
-    """The database cannot serve this call as it stands."""
+    """The database cannot serve this call in its present state."""
 
 
 class Collision(NotReady):
@@ -249,7 +249,7 @@ class Collision(NotReady):
 class DatabaseUnavailable(NotReady):
     """The database does not answer. Check the DSN, and that PostgreSQL runs there.
 
-    `dsn` never shows the password: it is masked on the way in.
+    `dsn` never shows the password: it is masked when the error is made.
     """
 
     dsn: str | None = None
@@ -275,13 +275,13 @@ class SchemaOutdated(NotReady):
 class SchemaTooNew(NotReady):
     """The database's schema is newer than this version of Holdfast knows."""
 
-    hint = "Upgrade the holdfast package here; schemas are never taken back."
+    hint = "Upgrade the holdfast package here; schemas are never downgraded."
     found: int | None = None
     needed: int | None = None
 
 
 class UnexpectedError(HoldfastError):
-    """PostgreSQL refused a call for a reason of its own. `code` is its SQLSTATE."""
+    """PostgreSQL refused a call for another reason. `code` is its SQLSTATE."""
 
     code: str | None = None
 
@@ -330,10 +330,10 @@ _UUID_FIELDS = frozenset({"id", "shown", "current", "worker"})
 def from_sqlstate(
     sqlstate: str, message: str, detail: Mapping[str, Any], hint: str | None
 ) -> HoldfastError | None:
-    """The error behind one of our SQLSTATEs, or `None` if the code is not ours.
+    """Return the error for one of Holdfast's SQLSTATEs, or `None` for any other code.
 
-    A code that a newer schema invented is a plain `HoldfastError`; keys of `detail` that this version
-    does not know are dropped, missing ones are `None`.
+    A code of a newer schema becomes a plain `HoldfastError`. Unknown keys of `detail` are dropped, and
+    missing ones are `None`.
     """
     if not sqlstate.startswith("HF"):
         return None
@@ -345,13 +345,13 @@ def from_sqlstate(
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that was probably meant, if any is near."""
+    """Return the candidate that was probably meant, if any is near."""
     matches = difflib.get_close_matches(word, list(candidates), n=1)
     return matches[0] if matches else None
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str:
-    """A sentence that helps on: the probable candidate, else all of them.
+    """Return a helpful sentence: the probable candidate, otherwise all of them.
 
     >>> suggest("prioritty", ["priority", "queue"])
     "Did you mean 'priority'?"

@@ -1,4 +1,4 @@
-"""The values that jobs are made of: what is asked for, what is known, how an attempt ended.
+"""The values that jobs are made of: new jobs, snapshots, and how an attempt ends.
 
 NewJob ──enqueue──► JobState: scheduled ─► pending ─► claimed ─► running ─► completed │ dead │ cancelled
                                   ▲                                 │
@@ -27,27 +27,27 @@ class JobState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether a job in this state has ended."""
+        """True if a job in this state has ended."""
         return self in {JobState.COMPLETED, JobState.DEAD, JobState.CANCELLED}
 
 
 class Priority(IntEnum):
-    """Named levels. Larger is more urgent; any number from -32768 to 32767 may stand between them."""
+    """Named priorities. Larger is more urgent; any number from -32768 to 32767 is allowed."""
 
     USER = 150
-    """Somebody asked for it and waits."""
+    """A user has asked for it and waits."""
     SYSTEM = 100
-    """The system found it to be needed: the default."""
+    """The system needs it: the default."""
     BACKFILL = 30
     """It can wait until nothing else is left."""
 
 
-# A msgspec struct: made in 0.3 µs, a frozen dataclass of nine fields takes 1.5, and a bulk enqueue makes
-# many thousands of them.
+# A msgspec struct, because a bulk enqueue makes many thousands. It is made in 0.3 µs, a frozen dataclass of
+# nine fields in 1.5 µs.
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A job to be enqueued, checked and ready to travel. `None` leaves the choice to the database.
+    """A job to be enqueued, checked and ready to send. `None` leaves the choice to the database.
 
-    `payload` and `headers` are JSON text. Neither is shown in the repr, since both may hold secrets.
+    `payload` and `headers` are JSON text. The repr shows neither, since both may hold secrets.
     """
 
     task: str
@@ -60,7 +60,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: UUID | None = None
     headers: str | None = None
     declared_attempts: int | None = None
-    """What the code of the task says of `max_attempts`; a policy that an operator has set wins over it."""
+    """The `max_attempts` that the task's code declares; an operator's policy wins over it."""
 
     def __repr__(self) -> str:
         return f"NewJob({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -71,7 +71,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return [(name, value) for name, value in shown if value is not None]
 
 
-# A job's id in the form that is at hand: a number or a text is made in a tenth of the time of a UUID.
+# A job's id in any form. Making a number or a text takes a tenth of the time of a UUID.
 JobId: TypeAlias = UUID | int | str
 
 
@@ -79,8 +79,8 @@ JobId: TypeAlias = UUID | int | str
 class JobSnapshot:
     """A job as it was when it was read: one row of the view `holdfast.jobs`.
 
-    Secrets in it are `*****`, and so is what the settings of its queue hide from who reads it. The payload is
-    left out of the repr all the same.
+    Secrets in it are `*****`, and so is everything that the queue's settings hide from the reader. The repr
+    still leaves out the payload.
     """
 
     # domain
@@ -113,7 +113,7 @@ class JobSnapshot:
     changed_at: datetime | None = None
     cancel_requested_at: datetime | None = None
     duration: timedelta | None = None
-    # An estimate of when it last said how far it is.
+    # An estimate, made when the job last reported its progress.
     time_left: timedelta | None = None
 
 
@@ -122,16 +122,16 @@ class JobSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The job is completed, with this result. A handler that just returns a value means the same."""
+    """The job is completed, with this result. Returning a plain value means the same."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry:
-    """Try again: after this long, or after what the retry policy says. Uses up an attempt.
+    """Try again after this time, or when the retry policy says. Uses up an attempt.
 
-    When it was the last attempt the job is dead, with `error` as the reason.
+    After the last attempt the job is dead, with `error` as the reason.
     """
 
     after: timedelta | None
@@ -144,7 +144,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Snooze:
-    """Not yet: run again after this long. Does not use up an attempt."""
+    """Run again after this time. Does not use up an attempt."""
 
     delay: timedelta
 
@@ -154,25 +154,25 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """There is no point in this job: end it as cancelled, and never try again."""
+    """End the job as cancelled, and never try again."""
 
     reason: str | None = None
 
 
-# Why a job ends that was called off while it ran.
-CALLED_OFF = "called off while it ran"
+# The reason of a job that was cancelled while it ran.
+CANCELLED_WHILE_RUNNING = "cancelled while it ran"
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """It failed, and to try again would not help: the job is dead at once, whatever attempts are left."""
+    """The job failed, and another attempt would not help: it is dead at once, whatever attempts are left."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised. The retry policy decides when it is tried again, unless `final`."""
+    """The handler raised. The retry policy decides when to try again, unless `final`."""
 
     error: str
     type: str | None = None
@@ -198,10 +198,10 @@ Outcome: TypeAlias = Done | Retry | Snooze | Cancel | GiveUp | Failed | Released
 
 
 class Stop(Exception):  # noqa: N818 - raised to end an attempt on purpose, which is no error
-    """End the attempt with this outcome, from however deep in the handler's code.
+    """End the attempt with this outcome from any depth of the handler's code.
 
-    The handler itself rather returns the outcome. Like any exception it can be caught on the way up, so
-    beware of a bare `except Exception` in between.
+    The handler itself should return the outcome instead. Like any exception it can be caught on the way, so
+    avoid a bare `except Exception` in between.
     """
 
     def __init__(self, outcome: Done | Retry | Snooze | Cancel | GiveUp) -> None:

@@ -1,8 +1,8 @@
-"""What a name, a number or a time may be, checked before anything travels.
+"""The limits of names, numbers and times, checked before anything is sent.
 
-The database checks again and has the last word (`sql/functions/core/check.sql`); the same rules stand here
-so that a mistake shows at the line that made it, without a round trip. Each function returns the value
-in its one form, or raises an error that names the field, the value and the limit.
+The database checks again and has the last word (`sql/functions/core/check.sql`). The same rules stand here,
+so that a mistake shows at the line that made it, without a round trip. Each function returns the value in its
+one form, or raises an error that names the field, the value and the limit.
 """
 
 import re
@@ -20,7 +20,7 @@ _SHOWN = 120
 
 
 def name(field: str, value: object) -> str:
-    """A queue, task or worker name: 1 to 100 of `a-z 0-9 _ . : -`."""
+    """Return a queue, task or worker name: 1 to 100 of `a-z 0-9 _ . : -`."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
     raise BadName(
@@ -32,7 +32,7 @@ def name(field: str, value: object) -> str:
 
 
 def integer(field: str, value: object, allowed: range) -> int:
-    # A bool is an int to Python, and never what was meant here.
+    # A bool is an int to Python, but never what was meant here.
     if isinstance(value, int) and not isinstance(value, bool) and value in allowed:
         return int(value)
     raise refused(field, value, f"must be an integer from {allowed[0]} to {allowed[-1]}")
@@ -65,7 +65,7 @@ def max_attempts(value: object) -> int:
 
 
 def duration(field: str, value: object, *, above_zero: bool = False) -> timedelta:
-    """A `timedelta`, or a number of seconds, up to a hundred years."""
+    """Return a `timedelta` of up to a hundred years, given as such or as a number of seconds."""
     length = value if isinstance(value, timedelta) else _seconds(value)
     if length is not None and timedelta(0) <= length <= CENTURY and (length or not above_zero):
         return length
@@ -75,7 +75,7 @@ def duration(field: str, value: object, *, above_zero: bool = False) -> timedelt
 
 
 def moment(field: str, value: object) -> datetime:
-    """A time with a zone. One in the past is only late; one a century ahead is a mistake."""
+    """Return a time with a zone. A past time is only late; a time a century ahead is a mistake."""
     if not isinstance(value, datetime):
         raise refused(field, value, "must be a datetime")
     if value.utcoffset() is None:
@@ -88,7 +88,7 @@ def moment(field: str, value: object) -> datetime:
 
 
 def identity(field: str, value: object) -> UUID:
-    """A UUID, or its text."""
+    """Return a UUID, given as such or as its text."""
     if isinstance(value, UUID):
         return value
     try:
@@ -98,7 +98,7 @@ def identity(field: str, value: object) -> UUID:
 
 
 def refused(field: str, value: object, rule: str, *, hint: str | None = None) -> BadValue:
-    """The error for a value outside its limits."""
+    """Return the error for a value outside its limits."""
     return BadValue(f"{field} {_shown(value)}: {rule}", hint=hint, field=field, value=value)
 
 
@@ -114,6 +114,6 @@ def _seconds(value: object) -> timedelta | None:
 def _shown(value: object) -> str:
     try:
         text = str(value) if isinstance(value, datetime | timedelta) else repr(value)
-    except Exception:  # noqa: BLE001 - an int of 5,000 digits has no repr, and a repr may be anybody's code
+    except Exception:  # noqa: BLE001 - an int of 5,000 digits has no repr, and a repr may run any code
         return f"(a {type(value).__name__})"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

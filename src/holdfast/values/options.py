@@ -1,7 +1,7 @@
-"""What can be said about a task, and about a single call of it.
+"""The options of a task, and of a single call of it.
 
-First found wins: the call, the task, the queue's settings in the database. Options come in as keywords and
-are checked here: an unknown one is refused with the nearest known one, a value outside its limits by name.
+The call comes first, then the task, then the queue's settings in the database. Options are keywords and are
+checked here. An unknown one is refused with the nearest known one, and a value outside its limits by name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +54,7 @@ class CallKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOptions:
-    """What holds for every job of a task, unless its call says otherwise."""
+    """The options of every job of a task, unless its call overrides them."""
 
     queue: str = "default"
     priority: int = int(Priority.SYSTEM)
@@ -71,7 +71,7 @@ class TaskOptions:
 
     @classmethod
     def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
-        """The options that these keywords say; `owner` is named in errors."""
+        """Return the options that these keywords set; errors name the `owner`."""
         said = _checked(owner, keywords, _TASK_RULES, also=("name",))
         times = _schedule(said.pop("schedule", None), said.pop("zone", None))
         options = cls(**said, schedule=times)
@@ -90,13 +90,13 @@ class TaskOptions:
 
     @property
     def declared_attempts(self) -> int | None:
-        """How often the code wants the task to be tried."""
+        """The number of attempts that the code declares."""
         if self.max_attempts is None and self.retry is not None:
             return self.retry.max_attempts
         return self.max_attempts
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Whether there is no point in trying again after this; `give_up_on` has the last word."""
+        """Return whether another attempt after this error is pointless; `give_up_on` has the last word."""
         if isinstance(error, self.give_up_on):
             return True
         return bool(self.retry_on) and not isinstance(error, self.retry_on)
@@ -104,7 +104,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """What holds for one call. `None` leaves it to the task. `headers` is JSON text."""
+    """The options of one call. `None` leaves it to the task. `headers` is JSON text."""
 
     queue: str | None = None
     priority: int | None = None
@@ -117,14 +117,14 @@ class CallOptions:
 
     @classmethod
     def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
-        """The options that these keywords say; `owner` is named in errors."""
+        """Return the options that these keywords set; errors name the `owner`."""
         options = cls(**_checked(owner, keywords, _CALL_RULES))
         if options.run_at is not None and options.delay is not None:
             raise limits.refused("delay", options.delay, "give either run_at or delay, not both")
         return options
 
     def over(self, earlier: "CallOptions") -> "CallOptions":
-        """These options, and the earlier ones where these are silent."""
+        """Return these options, completed by the earlier ones."""
         timed = self if self.run_at is not None or self.delay is not None else earlier
         return CallOptions(
             queue=_first(self.queue, earlier.queue),
@@ -138,9 +138,9 @@ class CallOptions:
         )
 
     def jobs(self, task: str, settings: TaskOptions) -> Callable[..., NewJob]:
-        """What makes a job of a `payload`: with these options, and the task's settings where they are silent.
+        """Return a function that makes a job of a `payload`, with these options completed by the task's.
 
-        What is said is found out once, so that a call does not pay for it.
+        Resolved once here, not on every call.
         """
         attempts = _first(self.max_attempts, settings.max_attempts)
         said = {
@@ -192,7 +192,7 @@ def _schedule(times: object, zone: str | None) -> Schedule | None:
     return Schedule(cron=times, zone=zone or "UTC")
 
 
-# The database has the same limit, and the last word: its text of the same headers is a little longer.
+# The database has the same limit and the last word: its text of the same headers is slightly longer.
 HEADERS_LIMIT = 8192
 OWN_HEADERS = frozenset({"resumes", "schedule", "tick"})
 
@@ -206,7 +206,7 @@ def _headers(value: object) -> str:
         path = "headers" + trouble.path
         raise BadPayload(f"{path}: {trouble.reason}", path=path) from trouble
     if own := sorted(OWN_HEADERS.intersection(value)):
-        raise limits.refused("headers", own[0], "this name is the queue's own; take another")
+        raise limits.refused("headers", own[0], "this name is reserved; choose another")
     if len(text) > HEADERS_LIMIT:
         rule = f"may have {HEADERS_LIMIT} bytes: put the rest into the payload"
         raise limits.refused("headers", f"{len(text)} bytes", rule)
@@ -244,7 +244,7 @@ _CALL_RULES: dict[str, _Rule] = {
 }
 
 
-# What other queues call it, and the option to write instead.
+# The names that other queues use, and the option to write instead.
 ELSEWHERE = {
     **dict.fromkeys(["countdown", "in_", "wait", "defer_by", "schedule_in"], "delay"),
     **dict.fromkeys(["eta", "at", "when", "defer_until", "schedule_at", "scheduled_at"], "run_at"),
@@ -262,7 +262,7 @@ _WRITTEN = {"retry": "retry=RetryPolicy(…)", "every": "schedule=Schedule(every
 
 
 def _instead(option: str, rules: Mapping[str, _Rule]) -> str | None:
-    """The line to write instead of an option of another queue, or of one that belongs elsewhere."""
+    """Return what to write instead of an option of another queue, or of one that belongs elsewhere."""
     if option == "expires":
         return "A job that waits does not expire. Cancel it with job.cancel()."
     ours = ELSEWHERE.get(option, option)

@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def renamed(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Answer a call by an old keyword with the new one: `@renamed(amount="limit")`."""
+    """Refuse a call that uses an old keyword, and name the new one: `@renamed(amount="limit")`."""
 
     def mark(function: Callable[P, R]) -> Callable[P, R]:
         def check(keywords: dict[str, Any]) -> None:

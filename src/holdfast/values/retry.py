@@ -1,4 +1,4 @@
-"""How often, and how soon, a task is tried again: declared here, computed in the database."""
+"""The retries of a task: declared here, computed in the database."""
 
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -12,9 +12,9 @@ from holdfast.values.errors import UnknownOption
 class RetryPolicy:
     """Wait `base`, then `factor` times as long after each failure, never longer than `cap`.
 
-    Up to `jitter` (a fraction) is added to each delay at random, so that jobs that failed together do not
-    come back together. `base` and `cap` are a `timedelta` or seconds. Delays are computed by
-    `holdfast.retry_delay(task, attempt)` alone, so that every language waits equally long.
+    Up to `jitter` (a fraction) is added to each delay at random, so that jobs that failed together are not
+    retried together. `base` and `cap` are a `timedelta` or seconds. Only `holdfast.retry_delay(task,
+    attempt)` computes delays, so that every language waits equally long.
 
     >>> RetryPolicy(max_attempts=5, base=10).base
     datetime.timedelta(seconds=10)

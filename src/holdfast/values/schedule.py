@@ -1,4 +1,4 @@
-"""When a task runs by itself: declared here, computed in the database."""
+"""Schedules of a task: declared here, computed in the database."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, init=False)
 class Schedule:
-    """At the times of a cron expression by the clocks of a `zone`, or `every` so many seconds.
+    """A schedule: the times of a cron expression in a time `zone`, or an interval (`every`).
 
-    `missed` says what becomes of times that came while nothing ran: the last of them is made up for (`once`),
-    each (`all`) or none (`skip`). Without `overlap` a time is skipped while the last job is unfinished. Up to
-    `jitter` passes before a job starts, at random. Expressions and zones are read by the database alone.
+    `missed` decides about times that passed while nothing ran: enqueue one job for the last (`once`), one for
+    each (`all`), or none (`skip`). Without `overlap`, a time is skipped while the last job is unfinished. A
+    job starts up to `jitter` later, at random. Only the database reads expressions and zones.
 
     >>> Schedule(every=30).every
     datetime.timedelta(seconds=30)
@@ -59,7 +59,7 @@ class Schedule:
 
 
 def interval(value: object) -> timedelta:
-    """How far apart the times of a schedule are."""
+    """Return the interval of a schedule."""
     length = limits.duration("every", value)
     if not _SECOND <= length <= _YEAR or length.microseconds:
         raise limits.refused("every", value, "must be whole seconds, from 1 second to 366 days")
@@ -67,14 +67,14 @@ def interval(value: object) -> timedelta:
 
 
 def policy(value: object) -> Missed:
-    """What becomes of times that were missed."""
+    """Return what to do about missed times."""
     if value in _MISSED:
         return cast("Missed", value)
     raise limits.refused("missed", value, f"must be one of {', '.join(_MISSED)}")
 
 
 def spread(value: object) -> timedelta:
-    """Up to how much later a job may start."""
+    """Return the largest random delay of a job."""
     length = limits.duration("jitter", value)
     if length > _DAY:
         raise limits.refused("jitter", value, "must be between 0 and 1 day")
@@ -82,7 +82,7 @@ def spread(value: object) -> timedelta:
 
 
 def expression(value: object) -> str:
-    """A cron expression with the right number of fields. The database reads it and has the last word."""
+    """Return a cron expression with the right number of fields. The database has the last word."""
     text = limits.text("cron", value)
     fields = text.split()
     if len(fields) not in ((1,) if text.lstrip().startswith("@") else (5, 6)):

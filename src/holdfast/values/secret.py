@@ -6,9 +6,9 @@
 
     charge.enqueue(card="4111 1111 1111 1111")
 
-The payload keeps the value as `{"$secret": …}`, so that everything that shows a payload (CLI, pages,
-logs) can recognise and `mask` it without knowing the task. Exception texts are `scrub`bed of the values.
-It is hidden from view, not encrypted: whoever may read the table can read the value.
+The payload stores the value as `{"$secret": …}`. So everything that shows a payload (CLI, pages, logs) can
+recognise and `mask` it without knowing the task. `scrub` removes the values from exception texts. A secret is
+hidden, not encrypted: a role that may read the table can read the value.
 """
 
 import json
@@ -27,24 +27,24 @@ T_co = TypeVar("T_co", covariant=True)
 MASK = "*****"
 MARK = "$secret"
 
-# A secret shorter than this is only replaced where it stands alone: a three-digit code inside every
-# longer number would shred the text without hiding anything.
+# A shorter secret is only replaced where it stands alone. A three-digit code inside every longer number would
+# shred the text and hide nothing.
 _LONG_ENOUGH = 4
 
 
-# A struct, so that msgspec reads and writes it in C, as any other argument.
+# A struct, so that msgspec reads and writes it in C, like any other argument.
 class Secret(msgspec.Struct, Generic[T_co], frozen=True, eq=True):
-    """A value that is only seen by asking for it: `reveal()`.
+    """A value that only `reveal()` shows.
 
-    Printed, formatted, logged or shown in a traceback's locals it is `*****`. Two secrets are equal if
-    their values are; they have no hash, since the hash of a short value gives it away. A pickle holds the
-    plain value, as the payload does: a handler in a process of its own needs it.
+    Printed, formatted, logged or shown in a traceback's locals, it is `*****`. Two secrets are equal if their
+    values are. They have no hash, since the hash of a short value reveals it. A pickle holds the plain value,
+    as the payload does, because a handler in another process needs it.
     """
 
     _value: T_co = msgspec.field(name=MARK)
 
     def reveal(self) -> T_co:
-        """The plain value. From here on, hiding it is up to you."""
+        """Return the plain value. From here on, hiding it is up to you."""
         return self._value
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ class Secret(msgspec.Struct, Generic[T_co], frozen=True, eq=True):
 
 
 def mask(payload: Any) -> Any:
-    """The same payload with `*****` in place of every secret: what may be shown."""
+    """Return the payload with `*****` instead of every secret."""
     match payload:
         case Secret():
             return MASK
@@ -74,7 +74,7 @@ def mask(payload: Any) -> Any:
 
 
 def hide(value: Any, secrets: Sequence[str]) -> Any:
-    """A JSON value with `*****` in place of these secrets wherever they stand, and of every marked one."""
+    """Return a JSON value with `*****` instead of these secrets and of every marked one."""
     match value:
         case str():
             return scrub(value, secrets)
@@ -89,21 +89,20 @@ def hide(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def secrets_in(payload: Any) -> list[str]:
-    """The texts that must not be shown, from a payload or from a handler's decoded arguments.
+    """Return the texts that must not be shown, from a payload or from a handler's decoded arguments.
 
-    Whatever is inside a secret counts, down to its leaves: strings, numbers, dates, UUIDs, bytes, and the
-    keys of objects. Yes,
-    no and nothing (`true`, `false`, `null`) give nothing away and are left out, as are empty strings.
+    Everything inside a secret counts: strings, numbers, dates, UUIDs, bytes, and the keys of objects. `true`,
+    `false`, `null` and empty strings reveal nothing and are left out.
     """
     plain = msgspec.to_builtins(payload, builtin_types=_LEAVES, enc_hook=_nothing)
     return [text for text in dict.fromkeys(_texts(plain, inside=False)) if text]
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
-    """The text with `*****` in place of each secret, as it is or escaped (Python, JSON, URL).
+    """Return the text with `*****` instead of each secret, as it is or escaped (Python, JSON, URL).
 
-    Scrub before cutting a text to length: half a secret would no longer be found. Secrets of fewer than
-    four characters are only replaced where they stand alone, not inside a longer word or number.
+    Scrub before cutting a text to length, because half a secret is not found. Secrets of fewer than four
+    characters are only replaced where they stand alone, not inside a longer word or number.
     """
     forms = {form for secret in secrets if secret for form in _forms(secret)}
     if not forms:
@@ -113,9 +112,9 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 
 
 def mask_dsn(dsn: str) -> str:
-    """The connection string without its passwords, in both of libpq's notations."""
+    """Return the connection string without its passwords, in both of libpq's notations."""
     if re.match(r"\s*[\w+.-]+://", dsn):
-        # Up to the last "@": a password that should have been escaped is rather cut too far than shown.
+        # Up to the last "@": if a password was not escaped, too much is hidden instead of too little.
         dsn = re.sub(r"(?<=://)([^:@/]*):.*@", rf"\1:{MASK}@", dsn, flags=re.DOTALL)
         return re.sub(r"((?:ssl)?password=)[^&]*", rf"\1{MASK}", dsn)
     value = r"'(?:\\.|[^'\\])*(?:'|$)|(?:\\.|[^\s\\])+"
@@ -123,7 +122,7 @@ def mask_dsn(dsn: str) -> str:
 
 
 def hide_passwords(text: str) -> str:
-    """A text that may quote a connection string, without the passwords in it."""
+    """Return a text that may quote a connection string, without the passwords in it."""
     if "://" in text:
         text = re.sub(r"(?<=://)([^\s:@/]*):[^\s@]+@", rf"\1:{MASK}@", text)
     if "password" in text:
@@ -135,7 +134,7 @@ _LEAVES = (bytes, bytearray, datetime, date, time, timedelta, Decimal, UUID)
 
 
 def _nothing(_value: object) -> None:
-    # An object that JSON does not know (a context, a connection) cannot have come out of the payload.
+    # An object that JSON does not know (a context, a connection) cannot come from the payload.
     return None
 
 
@@ -144,7 +143,7 @@ def _texts(value: Any, *, inside: bool) -> Iterator[str]:
         case dict():
             hidden = inside or MARK in value
             for key, item in value.items():
-                if inside:  # a key in a secret is as secret as what stands under it
+                if inside:  # a key in a secret is as secret as its value
                     yield from _texts(key, inside=True)
                 yield from _texts(item, inside=hidden)
         case list() | tuple() | set() | frozenset():

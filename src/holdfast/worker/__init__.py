@@ -1,1 +1,1 @@
-"""The engine room: everything between a claim and its report."""
+"""The worker: everything between a claim and its report."""

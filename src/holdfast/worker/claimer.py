@@ -1,11 +1,11 @@
-"""Fetches work: just enough, in batches, and sleeps when there is none.
+"""Claims jobs in batches, just enough of them, and sleeps when there are none.
 
-Prefetch adapts: the free slots, plus what the worker gets through in about 100 ms. So a stream of short jobs
-is never starved by round trips, and slow jobs are never hoarded; if short ones turn out to be followed by
-slow ones, what waits here for a second is given back for others to run.
+The prefetch adapts: it is the number of free slots plus the jobs that the worker runs in about 100 ms. So
+round trips never starve a stream of short jobs, and slow jobs are never hoarded. When slow jobs follow short
+ones, a job that has waited here for a second is given back for other workers.
 
-Whatever waits here must not make a more urgent job wait: a busy worker asks to be woken for those alone that
-go before what it has, and fetches them at once.
+Jobs that wait here must not delay a more urgent job. A busy worker asks to be woken only for jobs above the
+priority of those it has, and claims them at once.
 """
 
 import asyncio
@@ -17,34 +17,34 @@ from uuid import uuid4
 from holdfast import calls
 from holdfast.calls import Claimed
 from holdfast.database import Session
-from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.held import HeldJobs
 
 BATCH = 2000
-# What a worker takes first.
-BITE = 100
-# As long as urgent jobs come in between, all others are taken in small bites with a rest after each: an
-# urgent one has to wait for the claim that is under way, and for its share of the server.
-SMALL_BITE = 50
-REST_AFTER_BITE = 0.01
+# The size of the first claim.
+FIRST_BATCH = 100
+# While urgent jobs arrive, other jobs are claimed in small batches with a pause after each. An urgent job has
+# to wait for the claim under way, and for its share of the server.
+URGENT_BATCH = 50
+URGENT_PAUSE = 0.01
 PREFETCH_SECONDS = 0.1
 MOST_PREFETCHED = 4000
 MOST_UNWRITTEN = 4000
-LONGEST_WAIT = 1.0
+LONGEST_PAUSE = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
-# A line that hears of new jobs must prove now and then that it still stands: by a look.
-PROOF_SECONDS = 5.0
-# Who had nothing to do for this long is not in the middle of a stream of jobs.
-REST = 0.005
-# Who has been at work for this long is: it says so then.
-STREAM = 0.25
+# A connection that listens must prove now and then that it still works: by a claim.
+CHECK_SECONDS = 5.0
+# A worker that was idle for this long is not in the middle of a stream of jobs.
+QUIET_SECONDS = 0.005
+# A worker that was busy for this long asks to be woken only for more urgent jobs.
+BUSY_SECONDS = 0.25
 # How long after the last urgent job another one is expected.
-ALERT = 1.0
-# How long the worker's pace is measured: shorter spells say little, except at first, and of many jobs.
-SPELL = 0.1
-FIRST_SPELL = 0.002
+URGENT_SECONDS = 1.0
+# How long the worker's rate is measured. Shorter windows say little, except the first ones with many jobs.
+RATE_WINDOW = 0.1
+FIRST_RATE_WINDOW = 0.002
 ENOUGH_JOBS = 10
 
 
@@ -60,9 +60,9 @@ class Claimer:
         poll_interval: float,
         listens: bool,
         give_back: Callable[[Claimed], None],
-        took: Callable[[int], None],
+        claimed: Callable[[int], None],
     ) -> None:
-        """`took` is told how many jobs each claim brought."""
+        """Call `claimed` with the number of jobs after each claim."""
         self.worker = ""
         self._lease = str(uuid4())
         self.wake = asyncio.Event()
@@ -72,103 +72,105 @@ class Claimer:
         self._queues = queues
         self._tasks = tasks
         self._concurrency = concurrency
-        self._poll_interval = min(poll_interval, PROOF_SECONDS) if listens else poll_interval
+        self._poll_interval = min(poll_interval, CHECK_SECONDS) if listens else poll_interval
         self._listens = listens
         self._give_back = give_back
-        self._took = took
+        self._report_claimed = claimed
         self._rate = Rate()
         self.pace = 0.0
         self._prefetch = self._low = 0
         self._drained = False
-        self._hungry = True
-        self._took_at = self._began_at = self._rested_at = time.monotonic()
-        self._said_at = self._urgent_at = self._lone_at = -math.inf
-        self._lone = self._others = 0
+        self._was_idle = True
+        self._claimed_at = self._began_at = self._idle_since = time.monotonic()
+        self._sleep_said_at = self._urgent_at = self._single_at = -math.inf
+        self._single_priority = self._common_priority = 0
         self._asleep = False
         self._above: int | None = None
         self._hinted = False
-        self._may_come = False
+        self._late_commits = False
         self._poll = FIRST_POLL
 
     def freed(self) -> None:
-        """A slot came free."""
+        """Note that a slot has come free."""
         self._rate.jobs += 1
         if len(self._held.buffer) <= self._low and not self._drained:
             self.wake.set()
 
     def hint(self) -> None:
-        """There may be work: a notification came, or something fell due."""
+        """Note that there may be work: a notification came, or a job fell due."""
         self._drained = False
         self._hinted = True
         self.wake.set()
 
     def start_over(self, worker: str) -> None:
-        """From now on under another registration."""
+        """Continue under another registration."""
         self.worker = worker
         self.forget_sleep()
 
     def forget_sleep(self) -> None:
-        """What we said of our sleep holds no more, or may be lost: it does not wait for the disk."""
+        """Forget what `sleep()` has registered: it is outdated, or may be lost in a crash."""
         self._asleep = False
         self._above = None
 
     async def step(self) -> float:
-        """Claim once, if there is room; returns how long to wait before the next look."""
+        """Claim once if there is room, and return how long to wait before the next claim."""
         self.pace = self._rate.per_second()
         self._prefetch = min(int(self.pace * PREFETCH_SECONDS), MOST_PREFETCHED)
         self._low = self._prefetch // 2
         self._give_back_surplus()
-        pause = await self._look()
+        pause = await self._poll_once()
         if pause and not self._lease:
-            self._lease = str(uuid4())  # while there is time: after a while of quiet it takes 70 µs
-        if not pause and self._held.buffer and self.alert() and not self._hinted:
-            pause, self._low = REST_AFTER_BITE, -1  # slots that come free do not cut it short, only hints do
+            self._lease = str(uuid4())  # while there is time: after an idle period it takes 70 µs
+        if not pause and self._held.buffer and self.expects_urgent() and not self._hinted:
+            pause, self._low = URGENT_PAUSE, -1  # free slots do not cut this pause short, only hints do
             self.wake.clear()
-        return min(pause, LONGEST_WAIT) if self._held.buffer else pause
+        return min(pause, LONGEST_PAUSE) if self._held.buffer else pause
 
-    def alert(self) -> bool:
-        """Whether urgent jobs have come in between others just now, and more are to be expected."""
-        return time.monotonic() - self._urgent_at < ALERT
+    def expects_urgent(self) -> bool:
+        """Return whether urgent jobs have arrived just now, so that more are expected."""
+        return time.monotonic() - self._urgent_at < URGENT_SECONDS
 
-    async def _look(self) -> float:
+    async def _poll_once(self) -> float:
         if self._held.unwritten > MOST_UNWRITTEN:
             return FIRST_POLL
         hinted, self._hinted = self._hinted, False
-        urgent = hinted and self.alert() and await self._fetch_urgent(self._others)
+        urgent = hinted and self.expects_urgent() and await self._fetch_urgent(self._common_priority)
         if urgent:
-            await asyncio.sleep(0)  # they start first, and do not wait for the claim of others
+            await asyncio.sleep(0)  # the urgent jobs start first, and do not wait for the claim of the others
         amount = self._room()
         if amount <= 0:
-            return await self._look_no_further(hinted, urgent)
-        if self._may_come:
-            # Before the look: when none is open any more, it sees what they have committed.
-            self._may_come = await self._session.run(calls.sleep(self.worker))
-        rested = self._asleep and self._hungry and time.monotonic() - self._rested_at > REST
+            return await self._poll_urgent(hinted, urgent)
+        if self._late_commits:
+            # Before the claim: when no such transaction is open any more, the claim sees what they have
+            # committed.
+            self._late_commits = await self._session.run(calls.sleep(self.worker))
+        was_resting = self._asleep and self._was_idle and time.monotonic() - self._idle_since > QUIET_SECONDS
         jobs = await self._claim(amount)
-        self._others = jobs[-1].priority if jobs else self._others
+        self._common_priority = jobs[-1].priority if jobs else self._common_priority
         self._drained = len(jobs) < amount and not (jobs and jobs[-1].suspect)
         if jobs:
-            self._begin_or_go_on()
-            if (hinted and jobs[0].priority > jobs[-1].priority) or self._follows_lone(jobs[-1]):
-                self._urgent_at = self._took_at
-            if rested and self._drained:
-                await asyncio.sleep(0)  # they start first
-                self._lone, self._lone_at = jobs[0].priority, self._took_at
-                return self._nap()
+            self._note_claim()
+            if (hinted and jobs[0].priority > jobs[-1].priority) or self._follows_single(jobs[-1]):
+                self._urgent_at = self._claimed_at
+            if was_resting and self._drained:
+                await asyncio.sleep(0)  # these jobs start first
+                self._single_priority, self._single_at = jobs[0].priority, self._claimed_at
+                return self._pause_after_few()
             await self._wake_only_above(jobs[-1].priority)
             return 0.0
-        self._hungry = True
+        self._was_idle = True
         if self._listens and not self._asleep:
-            # Say so first, then look once more: what was enqueued in between sent no notification.
-            self._may_come = await self._session.run(calls.sleep(self.worker))
+            # Register as asleep first and claim once more. Jobs enqueued in between have sent no
+            # notification.
+            self._late_commits = await self._session.run(calls.sleep(self.worker))
             self._asleep, self._above = True, None
             self._poll = FIRST_POLL
             return 0.0
-        return self._rest()
+        return self._idle_pause()
 
-    async def _look_no_further(self, hinted: bool, urgent: bool) -> float:
-        """There is enough to do, but something may have come that goes before it."""
-        self._drained = False  # the next slot that comes free wakes us
+    async def _poll_urgent(self, hinted: bool, urgent: bool) -> float:
+        """Claim only more urgent jobs, because there is enough to do otherwise."""
+        self._drained = False  # the next slot that comes free wakes the claimer
         buffer, last = self._held.buffer, self._held.last()
         if not hinted or last is None:
             return self._poll_interval
@@ -177,11 +179,11 @@ class Claimer:
             self._hinted = True  # there may be more of them
             return 0.0
         if buffer and self._room_above(above) <= 0:
-            self._hinted, self._low = True, len(buffer)  # the same, when the next slot comes free
+            self._hinted, self._low = True, len(buffer)  # try again when the next slot comes free
         return self._poll_interval
 
     async def _fetch_urgent(self, above: int) -> bool:
-        """Claim what goes before the others, and nothing else; whether there was any."""
+        """Claim only jobs above this priority, and return whether there were any."""
         room = self._room_above(above)
         jobs = await self._claim(room, above=above) if room > 0 else []
         if jobs:
@@ -189,50 +191,50 @@ class Claimer:
         return bool(jobs)
 
     def _room_above(self, priority: int) -> int:
-        """For urgent jobs: as many as can be begun. Others may have the rest."""
+        """Return how many urgent jobs can start at once. Other jobs may have the rest of the buffer."""
         first = self._held.first(self._concurrency)
-        urgent = sum(job.suspect or job.priority > priority for job in first)  # suspects begin before all
+        urgent = sum(job.suspect or job.priority > priority for job in first)  # suspects start first
         return min(self._concurrency, self._wanted) - urgent
 
-    def _begin_or_go_on(self) -> None:
-        self._took_at = time.monotonic()
-        if self._hungry:
-            self._began_at = self._took_at
+    def _note_claim(self) -> None:
+        self._claimed_at = time.monotonic()
+        if self._was_idle:
+            self._began_at = self._claimed_at
             self._rate.begin()
-            self._hungry = False
+            self._was_idle = False
         self.idle.clear()
 
-    def _follows_lone(self, job: Claimed) -> bool:
-        """Whether it is less urgent than what has come one by one just before."""
-        return job.priority < self._lone and self._took_at - self._lone_at < ALERT
+    def _follows_single(self, job: Claimed) -> bool:
+        """Return whether this job is less urgent than those that came one by one just before."""
+        return job.priority < self._single_priority and self._claimed_at - self._single_at < URGENT_SECONDS
 
-    def _nap(self) -> float:
-        """A job or two came while all was quiet, and whatever comes next sends a notification.
+    def _pause_after_few(self) -> float:
+        """Return the pause after one or two jobs came while the worker was idle.
 
-        So there is no hurry to look once more, in the way of these jobs and of their reports; but a claim
-        is bounded in bytes too, and may have left something behind.
+        The next job sends a notification. So another claim at once would only delay these jobs and their
+        reports. It still comes soon, because a claim is limited in bytes too and may have left jobs behind.
         """
-        self._hungry = True
-        self._rested_at = self._took_at
+        self._was_idle = True
+        self._idle_since = self._claimed_at
         return FIRST_POLL
 
     @property
     def _wanted(self) -> int:
-        """How many jobs to have at hand: for the free slots, and in store."""
+        """Return how many jobs to hold that do not run yet: for the free slots, and as prefetch."""
         return self._concurrency - len(self._held.running) + self._prefetch
 
     def _room(self) -> int:
         room = self._wanted - len(self._held.buffer)
-        # Wait until a good batch fits, while there is enough in the buffer to go on with.
+        # Wait until a good batch fits, while the buffer holds enough jobs.
         if room <= self._low:
             return 0
-        if self.alert():
-            return min(room, SMALL_BITE)
-        return min(room, BITE if self._hungry else BATCH)
+        if self.expects_urgent():
+            return min(room, URGENT_BATCH)
+        return min(room, FIRST_BATCH if self._was_idle else BATCH)
 
     def _give_back_surplus(self) -> None:
-        if time.monotonic() - self._took_at > LONGEST_WAIT:
-            for job in self._held.surplus(self._prefetch):
+        if time.monotonic() - self._claimed_at > LONGEST_PAUSE:
+            for job in self._held.take_surplus(self._prefetch):
                 self._give_back(job)
 
     async def _claim(self, amount: int, *, above: int | None = None) -> list[Claimed]:
@@ -246,70 +248,73 @@ class Claimer:
             try:
                 jobs = await self._session.run(claim)
             except DatabaseUnavailable as error:
-                # The claim may have happened: only the reply was lost. The lease is ours, so we can ask. If
-                # it has not, it still may: then the keeper finds what we do not know.
+                # The claim may have happened, and only the reply was lost: ask by its lease. If it happens
+                # later, the keeper finds its jobs.
                 emit("claim.failed", error=error)
-                self._held.doubted_at = time.monotonic()
+                self._held.claim_doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
                 jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
-            emit("jobs.claimed", worker=worker, jobs=Bunch(jobs), seconds=time.monotonic() - begun)
-            self._took(len(jobs))
+            emit("jobs.claimed", worker=worker, jobs=Counted(jobs), seconds=time.monotonic() - begun)
+            self._report_claimed(len(jobs))
             return self._held.take(lease, jobs)
         except BaseException:
-            # Asking failed too: the keeper gives back what is held under a lease that we do not know.
-            self._held.doubted_at = time.monotonic()
+            # The question failed too. The keeper gives back jobs held under a lease that is unknown here.
+            self._held.claim_doubted_at = time.monotonic()
             raise
         finally:
             self._held.in_flight.discard(lease)
-            self._held.changed.set()  # a drain may be waiting for just this claim to come back empty
+            self._held.changed.set()  # a drain may be waiting for this claim to return nothing
 
     async def _wake_only_above(self, priority: int) -> None:
-        """Say which jobs we want to hear of: those that go before what is at hand."""
+        """Ask to be woken only for jobs above this priority."""
         if self._asleep or (self._above is not None and priority > self._above):
-            # We hear of more than that. It costs the producers something, but so does saying it for each job.
-            long_since = self._took_at - max(self._began_at, self._said_at) > STREAM
-            needed = long_since or (self._asleep and self.alert())
+            # The worker is woken for more than that. It costs producers something, but so does a change for
+            # each job.
+            long_since = self._claimed_at - max(self._began_at, self._sleep_said_at) > BUSY_SECONDS
+            needed = long_since or (self._asleep and self.expects_urgent())
         else:
             needed = priority != self._above
         if needed and self._listens:
-            # Should the reply be lost, we do not know what we hear of, and say it again.
-            self._asleep, self._may_come, self._above = False, False, None
+            # If the reply is lost, the registered priority is unknown, and is registered again.
+            self._asleep, self._late_commits, self._above = False, False, None
             await self._session.run(calls.sleep(self.worker, above=priority))
-            self._said_at, self._above = self._took_at, priority
+            self._sleep_said_at, self._above = self._claimed_at, priority
 
-    def _rest(self) -> float:
-        if not self._hinted:  # else something may have come since this look began
+    def _idle_pause(self) -> float:
+        if not self._hinted:  # otherwise something may have come since this claim began
             self.idle.set()
-        self._rested_at = time.monotonic()
-        if not self._may_come:
+        self._idle_since = time.monotonic()
+        if not self._late_commits:
             return self._poll_interval
-        # Somebody may have inserted before we fell asleep, and will commit without a notification.
+        # A transaction may have inserted jobs before the worker fell asleep, and commits without a
+        # notification.
         pause, self._poll = self._poll, min(self._poll * 2, LAST_POLL)
         return min(pause, self._poll_interval)
 
 
 class Rate:
-    """Jobs per second, over the last half second or so.
+    """Jobs per second, over about the last half second.
 
-    When work has just come in, it is looked at after a few milliseconds: a worker may get through 20,000
-    jobs in half a second, and would go hungry for a good part of it.
+    After an idle period the rate is read after a few milliseconds. A worker may run 20,000 jobs in half a
+    second, and would otherwise be short of jobs for much of it.
     """
 
     def __init__(self) -> None:
         self.jobs = 0
         self._per_second = 0.0
         self._since = time.monotonic()
-        self._spell = SPELL
+        self._window = RATE_WINDOW
 
     def begin(self) -> None:
-        """There is work again: the time without it says nothing."""
-        self.jobs, self._since, self._spell = 0, time.monotonic(), FIRST_SPELL
+        """Start again after an idle period, which says nothing about the rate."""
+        self.jobs, self._since, self._window = 0, time.monotonic(), FIRST_RATE_WINDOW
 
     def per_second(self) -> float:
         elapsed = time.monotonic() - self._since
-        if elapsed >= SPELL or (elapsed >= self._spell and self.jobs >= ENOUGH_JOBS):
-            # The longer the spell, the less what was before it counts; and the first ones outdo each other.
-            weight = min(max(elapsed, 0.5), 1.0) if self._spell == SPELL else 1.0
+        if elapsed >= RATE_WINDOW or (elapsed >= self._window and self.jobs >= ENOUGH_JOBS):
+            # The longer the window, the less the earlier rate counts. Each of the first windows replaces the
+            # rate.
+            weight = min(max(elapsed, 0.5), 1.0) if self._window == RATE_WINDOW else 1.0
             self._per_second = (1 - weight) * self._per_second + weight * self.jobs / elapsed
-            self.jobs, self._since, self._spell = 0, time.monotonic(), min(self._spell * 4, SPELL)
+            self.jobs, self._since, self._window = 0, time.monotonic(), min(self._window * 4, RATE_WINDOW)
         return self._per_second

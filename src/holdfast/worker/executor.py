@@ -1,7 +1,7 @@
-"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be on record.
+"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be recorded.
 
 decode ─► call the handler ─► normalise what it returned ─► encode ─► Report
-   └───────────── whatever is raised on the way ─► Failed ──────────────┘
+   └───────────── an exception in any of these steps ─► Failed ─────────┘
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
 from holdfast.worker.threads import Threads
 
-# Among the headers of a job that begins anew with its attempts: replayed, or not to blame for a death.
-_RESUMES = '"resumes"'
+# A header of jobs that start again with their attempts: replayed, or not to blame for a crash.
+_RESUMES_HEADER = '"resumes"'
 _LOCKED = "another transaction has locked the job"
 
 
 class Executor:
-    """Handlers, called: async ones on the loop, plain functions in threads."""
+    """Calls handlers: async ones on the loop, plain functions in threads, isolated ones in processes."""
 
     def __init__(
         self,
@@ -52,16 +52,15 @@ class Executor:
         record: Callable[[Call[Unwritten]], Awaitable[Unwritten]],
         max_isolated: int | None = None,
     ) -> None:
-        """`record` carries a call durably. At most `max_isolated` processes work at once: one for each core
-        if that is not said."""
+        """`record` runs a call durably. At most `max_isolated` processes run, by default one per core."""
         self._registry = registry
         self._database = database
         self._record = record
         self.threads = Threads()
         self.processes = ProcessPool(database, self.threads, max_isolated)
 
-    def surrounded(self) -> Callable[[Running], Awaitable[Report]]:
-        """`run`, with what is to surround it: found out once, so that a job does not pay for it."""
+    def instrumented(self) -> Callable[[Running], Awaitable[Report]]:
+        """Return `run`, wrapped in the registry's instrumentation. Resolved once, not for every job."""
         around = self._registry.around
         if around is None:
             return self.run
@@ -74,7 +73,7 @@ class Executor:
 
         return run
 
-    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat, for a frame costs every job
+    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat: a frame costs every job
         job = running.job
         outcome: Outcome
         try:
@@ -83,13 +82,13 @@ class Executor:
             memory: Memory | None = None
             if task.context is not None:
                 arguments[task.context] = running.context = Context(job, self._database)
-                if job.attempt > 1 or (job.headers is not None and _RESUMES in job.headers):
-                    memory = await self._recall(running.context, job)
+                if job.attempt > 1 or (job.headers is not None and _RESUMES_HEADER in job.headers):
+                    memory = await self._load_memory(running.context, job)
                     if memory is None:
                         return self.report(job, Released())
             if task.isolated:
-                return await self._isolated(running, task, memory)
-            if task.recorded and not await self._may_begin(running, task.settings):
+                return await self._run_isolated(running, task, memory)
+            if task.recorded and not await self._record_start(running, task.settings):
                 return self.report(job, Released())
             try:
                 if not task.is_async:
@@ -98,62 +97,62 @@ class Executor:
                 elif task.settings.timeout is None:
                     value = await task.function(**arguments)
                 else:
-                    value = await _within(task.settings.timeout, task.function(**arguments))
+                    value = await _with_timeout(task.settings.timeout, task.function(**arguments))
             except Stop as stop:
                 value = stop.outcome
             if value is None:
-                # What most handlers return: nothing is to be told apart, nor encoded.
+                # Most handlers return None: there is nothing to tell apart or to encode.
                 return Report(job.id, job.lease, "completed", seconds=time.monotonic() - running.begun)
             outcome = outcome_of(task, value)
         except GeneratorExit:
             raise
         except asyncio.CancelledError as error:
-            if running.verdict is not None or running.slot.cancelling():
+            if running.stop_reason is not None or running.slot.cancelling():
                 raise
-            outcome = self._failed(running, error)  # the handler cancelled itself, by whatever way
+            outcome = self._failed(running, error)  # the handler cancelled itself
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
             outcome = self._failed(running, error)
-        return self._reported(running, outcome)
+        return self._report_outcome(running, outcome)
 
-    def _reported(self, running: Running, outcome: Outcome) -> Report:
+    def _report_outcome(self, running: Running, outcome: Outcome) -> Report:
         job, seconds = running.job, time.monotonic() - running.begun
-        if running.context is not None and running.context.finished:
-            return Report(job.id, job.lease, "completed", seconds=seconds)  # whatever came after its commit
+        if running.context is not None and running.context.completed:
+            return Report(job.id, job.lease, "completed", seconds=seconds)  # an error after it is ignored
         return self.report(job, outcome, seconds=seconds)
 
-    async def _recall(self, context: Context, job: Claimed) -> Memory | None:
-        """Tell the handler what earlier attempts have done: without it, it must not start."""
+    async def _load_memory(self, context: Context, job: Claimed) -> Memory | None:
+        """Load what earlier attempts have done. Without it, the handler must not start."""
         try:
             memory = await self._database.arun(calls.memory(job.id))
         except NotReady as error:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return None
-        context.remember(memory)
+        context.restore(memory)
         return memory
 
-    async def _isolated(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Report:
-        """Run it in a process of its own, as soon as there may be one more."""
-        running.recorded = True  # it has not begun, so the keeper must not write down that it has
-        if not await self.processes.enter():
+    async def _run_isolated(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Report:
+        """Run the job in a process as soon as one more may run."""
+        running.recorded = True  # it has not begun, so the keeper must not record its start
+        if not await self.processes.acquire():
             return self.report(running.job, Released())
         try:
             running.recorded, running.begun = False, time.monotonic()
-            if task.recorded and not await self._may_begin(running, task.settings):
+            if task.recorded and not await self._record_start(running, task.settings):
                 return self.report(running.job, Released())
-            return self._reported(running, await self._elsewhere(running, task, memory))
+            return self._report_outcome(running, await self._run_in_process(running, task, memory))
         finally:
-            self.processes.leave()
+            self.processes.release()
 
-    async def _elsewhere(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Outcome:
-        """Run it in a process of its own."""
+    async def _run_in_process(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Outcome:
+        """Run the job in a process."""
         running.context = running.context or Context(running.job)
         outcome = await self.processes.run(task, running.job, running.context, memory)
         if isinstance(outcome, Failed):
-            self._tell(running, outcome)
+            self._emit_failure(running, outcome)
         return outcome
 
-    async def _may_begin(self, running: Running, settings: TaskOptions) -> bool:
-        """Write down that it starts: where that fails, it has not started."""
+    async def _record_start(self, running: Running, settings: TaskOptions) -> bool:
+        """Record the start, and return whether that worked: otherwise the job has not started."""
         job = running.job
         start = calls.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
         try:
@@ -162,7 +161,7 @@ class Executor:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return False
         if unwritten.locked:
-            # To wait here would keep the slot, most often for nothing: the job is being cancelled.
+            # Waiting would keep the slot, most often for nothing: the job is being cancelled.
             emit("start.failed", job=job.id, task=job.task, error=Collision(_LOCKED))
             return False
         running.recorded, running.begun = True, time.monotonic()
@@ -171,61 +170,61 @@ class Executor:
         return not unwritten.gone
 
     def report(self, job: Claimed, outcome: Outcome, *, seconds: float | None = None) -> Report:
-        """The outcome as the database is told; a result has been encoded already."""
+        """Return the report for an outcome. A result has been encoded already."""
         match outcome:
             case Done(result):
                 return Report(job.id, job.lease, "completed", result=result, seconds=seconds)
             case Failed(error, _, trace, final):
-                retry = False if final else self._retry(job)
+                retry = False if final else self._retry_flag(job)
                 return Report(
                     job.id, job.lease, "failed", error=error, traceback=trace, retry=retry, seconds=seconds
                 )
             case GiveUp(error):
-                text = self._shown(job, error)
+                text = self._cleaned(job, error)
                 return Report(job.id, job.lease, "failed", error=text, retry=False, seconds=seconds)
             case Retry(after, error):
-                text = self._shown(job, error or "the handler asked for a retry")
-                retry = self._retry(job)
+                text = self._cleaned(job, error or "the handler asked for a retry")
+                retry = self._retry_flag(job)
                 return Report(
                     job.id, job.lease, "failed", error=text, retry=retry, delay=after, seconds=seconds
                 )
             case Snooze(delay):
                 return Report(job.id, job.lease, "snoozed", delay=delay, seconds=seconds)
             case Cancel(reason):
-                why = self._shown(job, reason) if reason else None
+                why = self._cleaned(job, reason) if reason else None
                 return Report(job.id, job.lease, "cancelled", error=why, seconds=seconds)
             case Released():
                 return Report(job.id, job.lease, "released")
             case Interrupted(reason):
-                retry = self._retry(job)
+                retry = self._retry_flag(job)
                 return Report(job.id, job.lease, "interrupted", error=reason, retry=retry, seconds=seconds)
             case _:
                 assert_never(outcome)
 
-    def _retry(self, job: Claimed) -> bool | None:
-        """Not at all for what must never run twice; else as the policy says."""
+    def _retry_flag(self, job: Claimed) -> bool | None:
+        """Return False for a job that must never run twice, and otherwise None: the policy decides."""
         return False if self._registry.settings(job.task).at_most_once else None
 
     def _failed(self, running: Running, error: BaseException) -> Failed:
         outcome = failure_of(running.job, error, self._registry)
-        self._tell(running, outcome)
+        self._emit_failure(running, outcome)
         return outcome
 
-    def _tell(self, running: Running, outcome: Failed) -> None:
+    def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
-        # Where a transaction of its own has completed the job, only the handler has failed.
-        event = "handler.failed" if running.finished else "job.failed"
-        # As the database decides when it gets the report.
-        dead = outcome.final or self._retry(job) is False or job.attempt >= job.max_attempts
-        end = {"dead": True} if dead and not running.finished else {}
+        # If its own transaction has completed the job, only the handler has failed.
+        event = "handler.failed" if running.completed_by_handler else "job.failed"
+        # The database decides the same when it gets the report.
+        dead = outcome.final or self._retry_flag(job) is False or job.attempt >= job.max_attempts
+        end = {"dead": True} if dead and not running.completed_by_handler else {}
         attempts = {"attempt": job.attempt, "max_attempts": job.max_attempts}
         emit(event, job=job.id, task=job.task, **attempts, **end, error=outcome.error)
 
-    def _shown(self, job: Claimed, text: str) -> str:
+    def _cleaned(self, job: Claimed, text: str) -> str:
         return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
 
 
-async def _within(limit: timedelta, handler: Awaitable[Any]) -> Any:
+async def _with_timeout(limit: timedelta, handler: Awaitable[Any]) -> Any:
     seconds = limit.total_seconds()
     try:
         async with asyncio.timeout(seconds) as deadline:

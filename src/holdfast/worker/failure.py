@@ -1,4 +1,4 @@
-"""What went wrong, in words that can be stored and shown: without secrets or odd bytes, and not too long."""
+"""Turns an exception into a text that can be stored and shown: no secrets, no odd bytes, not too long."""
 
 import contextlib
 import traceback
@@ -18,26 +18,25 @@ _HERE = Path(__file__).parent
 
 
 def failure(error: BaseException, secrets: list[str]) -> Failed:
-    """The outcome of an attempt that raised this. Never raises, whatever the exception does when asked."""
+    """Return the outcome of an attempt that raised this. Never raises, even if the exception does."""
     name = type(error).__name__
     try:
-        trace = _middle_out(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
-        return Failed(clean(scrub(_told(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
-    except Exception:  # noqa: BLE001 - a text that cannot be had must not cost the job
+        trace = _truncated(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
+        return Failed(clean(scrub(_message(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
+    except Exception:  # noqa: BLE001 - a text that cannot be made must not cost the job
         return Failed(name, name)
 
 
 def failure_of(job: Claimed, error: BaseException, registry: Registry) -> Failed:
-    """The outcome of this job's attempt, final where its task gives up on such an error."""
+    """Return the outcome of this job's attempt, final if its task gives up on such an error."""
     outcome = failure(error, secrets_of(job, registry))
     return replace(outcome, final=registry.settings(job.task).gives_up_on(error))
 
 
 def secrets_of(job: Claimed, registry: Registry) -> list[str]:
-    """The texts of this job that must not be shown.
+    """Return the texts of this job that must not be shown.
 
-    Both as they stand in the payload and as the handler sees them, and read anew: a handler may have done
-    anything to its own arguments.
+    They are read again from the payload, raw and decoded, because the handler may have changed its arguments.
     """
     if MARK not in job.payload:
         return []
@@ -48,16 +47,16 @@ def secrets_of(job: Claimed, registry: Registry) -> list[str]:
 
 
 def clean(text: str, length: int) -> str:
-    """What PostgreSQL can store: no NUL, no lone surrogates, not too long."""
+    """Return a text that PostgreSQL can store: no NUL, no lone surrogates, not too long."""
     cut = text if len(text) <= length else text[: length - 1] + "…"
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
-def _told(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception as worse:  # noqa: BLE001 - an exception whose __str__ raises
-        text = f"(its text could not be had: {type(worse).__name__})"
+        text = f"(its text could not be read: {type(worse).__name__})"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
@@ -72,6 +71,6 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_tb(error.__traceback__))
 
 
-def _middle_out(text: str, length: int) -> str:
-    """The beginning and the end: the frames may be at the one, the error at the other."""
+def _truncated(text: str, length: int) -> str:
+    """Keep the beginning and the end: one may hold the frames, the other the error."""
     return text if len(text) <= length else f"{text[: length // 2]}\n…\n{text[-length // 2 :]}"

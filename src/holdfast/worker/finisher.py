@@ -1,10 +1,10 @@
-"""Write reports in batches: the next batch as soon as the previous one is written.
+"""Writes reports in batches: the next batch as soon as the previous one is written.
 
-Under load reports collect while a batch is written; a lone report is written at once. A report leaves the
+Under load, reports collect while a batch is written; a lone report is written at once. A report leaves the
 finisher only when the database has answered. After a lost reply it is sent again, and the database accepts
 the repetition.
 
-Two kinds of reports are set aside, so that the others never wait for them, and sent again later:
+Two kinds of reports are set aside and sent again later, so that the others never wait for them:
 
 - reports on jobs that another transaction has locked, such as an open `cancel`. They join a batch again.
 - reports that fail on their own, for any other reason. Each is sent alone again.
@@ -18,9 +18,9 @@ from typing import NamedTuple
 from holdfast import calls
 from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
-from holdfast.telemetry import Bunch, emit
+from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
-from holdfast.worker.context.notes import portions
+from holdfast.worker.context.notes import chunks
 from holdfast.worker.failure import ERROR_LENGTH, clean
 
 BATCH = 2000
@@ -144,10 +144,10 @@ class Finisher:
         return None
 
     def _set_aside(self, locked: Sequence[Report]) -> None:
-        """Send these reports again after a growing pause: another transaction has locked their jobs.
+        """Send these reports again after a growing pause, because another transaction has locked their jobs.
 
-        Log a job only if it is still locked after the first pause. For moments, the worker's own keeper holds
-        such locks too.
+        Log a job only if it is still locked after the first pause. The worker's own keeper briefly holds such
+        locks too.
         """
         loop, new = asyncio.get_running_loop(), list[str]()
         for report in locked:
@@ -159,7 +159,7 @@ class Finisher:
             self._aside += 1
             loop.call_later(pause, self._send_again, report)
         if new:
-            emit("reports.locked", jobs=Bunch(new))
+            emit("reports.locked", jobs=Counted(new))
 
     def _send_again(self, report: Report) -> None:
         self._aside -= 1
@@ -181,7 +181,7 @@ class Finisher:
                 ids, leases = [report.id for report in begun], [report.lease for report in begun]
                 seconds = [report.seconds or 0.0 for report in begun]
                 locked |= (await self._session.run(calls.start(ids, leases, seconds))).locked
-            for some in portions(events):
+            for some in chunks(events):
                 locked |= (await self._session.run(calls.publish_many(some, skip_locked=True))).locked
             if notes:
                 locked |= (await self._session.run(calls.progress_many(notes))).locked

@@ -1,10 +1,11 @@
-"""What a worker has in hand: claims on their way, jobs in the buffer, jobs that run.
+"""The jobs that a worker holds: claims under way, jobs in the buffer, and running jobs.
 
-The loop's thread changes it, and the keeper's thread only reads copies of it. The exception: while a handler
-blocks the loop, the keeper takes away what has not started, for others to run.
+The loop's thread changes it, and the keeper's thread reads copies of it. There is one exception: while a
+handler blocks the loop, the keeper takes away the jobs that have not started, so that other workers can run
+them.
 
-Each job is then either a slot's or the keeper's. A single `popleft` is atomic, so slots need no lock for it.
-Everything that takes several steps holds the lock, and nothing relies on an earlier look at the buffer.
+Each job is then taken either by a slot or by the keeper. A single `popleft` is atomic, so slots need no lock
+for it. Everything that takes several steps holds the lock and reads the buffer again.
 """
 
 import asyncio
@@ -23,39 +24,39 @@ from holdfast.calls import Claimed, Report
 from holdfast.worker.context import Context
 from holdfast.worker.context.notes import Note
 
-Verdict = Literal["lost", "interrupted", "cancelled"]
+StopReason = Literal["lost", "interrupted", "cancelled"]
 
 
-# A msgspec struct, for there is one for each job: made in 0.1 µs, a class of ours takes 0.4.
+# A msgspec struct, because there is one for each job: it is made in 0.1 µs, an ordinary class in 0.4 µs.
 class Running(msgspec.Struct, eq=False):
-    """A job whose handler is at work."""
+    """A job whose handler runs."""
 
     job: Claimed
     slot: "asyncio.Task[None]"
     begun: float
-    # Made only for a handler that asks for it.
+    # Made only for a handler that has a Context parameter.
     context: Context | None = None
     recorded: bool = False
     written: Note | None = None
-    verdict: Verdict | None = None
+    stop_reason: StopReason | None = None
     in_thread: bool = False
 
     @property
-    def finished(self) -> bool:
-        """Whether the handler has completed its job itself: nobody holds it any more, and that is well."""
-        return self.context is not None and self.context.finished
+    def completed_by_handler(self) -> bool:
+        """Return whether the handler's own transaction has completed the job."""
+        return self.context is not None and self.context.completed
 
-    def call_off(self) -> None:
-        """Somebody cancelled the job: an async handler is cut off, a thread can only be told."""
+    def cancel(self) -> None:
+        """Cancel the job: cut off an async handler, tell a thread by `ctx.cancelled`."""
         if not self.in_thread:
             self.stop("cancelled")
         elif self.context is not None:
             self.context.mark_cancelled()
 
-    def stop(self, verdict: Verdict) -> None:
-        """Cut the handler off: an async one is cancelled, a thread sees `ctx.cancelled`."""
-        if self.verdict is None:
-            self.verdict = verdict
+    def stop(self, stop_reason: StopReason) -> None:
+        """Cut off an async handler, tell a thread by `ctx.cancelled`."""
+        if self.stop_reason is None:
+            self.stop_reason = stop_reason
             if self.context is not None:
                 self.context.mark_cancelled()
             self.slot.cancel()
@@ -65,69 +66,70 @@ class HeldJobs:
     def __init__(self) -> None:
         self.in_flight: set[str] = set()
         self.buffer: deque[Claimed] = deque()
-        # Not by id: after a lost lease the same job may run here twice for a while, under another one.
+        # Not by id: after a lost lease the same job may run here twice for a while, under two leases.
         self.running: set[Running] = set()
         self.jobs: dict[str, Claimed] = {}
         self.changed = asyncio.Event()
-        # Nothing is started on a lease that may have run out; the keeper moves this on.
-        self.good_until = math.inf
-        # When a claim last failed: it may have happened all the same, or may yet.
-        self.doubted_at = -math.inf
+        # Nothing is started on a lease that may have expired. Each heartbeat moves this on.
+        self.lease_valid_until = math.inf
+        # When a claim last failed. It may have happened all the same, or may still happen.
+        self.claim_doubted_at = -math.inf
         self._idle: deque[asyncio.Future[None]] = deque()
         self.closed = False
         self._lock = threading.Lock()
 
     @property
     def unwritten(self) -> int:
-        """How many jobs are done but not yet reported."""
+        """Return how many jobs have ended and are not yet reported."""
         return len(self.jobs) - len(self.buffer) - len(self.running)
 
     def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
-        """Have the jobs of a claim; none of them if everything was given up while it was under way."""
+        """Add the jobs of a claim and return them; none if everything was dropped while it was under way."""
         with self._lock:
             if lease not in self.in_flight:
                 return []
             self.jobs.update({job.id: job for job in jobs})
-            # Only now: in between, the keeper would take them for unknown.
+            # Only now: before, the keeper would take these jobs for unknown.
             self.in_flight.discard(lease)
-            self._line_up(jobs)
-        self.rouse()
+            self._sort_in(jobs)
+        self.wake_slots()
         return jobs
 
     def take_unstarted(self) -> tuple[list[Claimed], list[str]]:
         """Take away the jobs that have not started, and the leases of claims under way.
 
-        The keeper's thread calls it. What such a claim has brought is dropped when its reply is read.
+        The keeper's thread calls it. The jobs of such a claim are dropped when its reply is read.
         """
         with self._lock:
             jobs = list[Claimed]()
             while True:
                 try:
                     jobs.append(self.buffer.pop())
-                except IndexError:  # a slot may have been quicker
+                except IndexError:  # a slot took the last one
                     break
             leases = list(self.in_flight)
             self.in_flight.clear()
         jobs.reverse()
         return jobs, leases
 
-    def _line_up(self, jobs: list[Claimed]) -> None:
-        """Behind those that wait already, but before the less urgent ones among them."""
+    def _sort_in(self, jobs: list[Claimed]) -> None:
+        """Put jobs behind those in the buffer, but before the less urgent ones among them."""
         buffer = self.buffer
         if not jobs:
             return
         overtakes = bool(buffer) and jobs[0].priority > buffer[-1].priority
         buffer.extend(jobs)
         if overtakes or jobs[-1].suspect:
-            # In place, for the slots know this very buffer. It is two sorted pieces: a merge, in truth.
-            lined_up = sorted(buffer, key=_turn)
+            # In place, because the slots hold this buffer. It consists of two sorted pieces, so the sort is a
+            # merge.
+            lined_up = sorted(buffer, key=_start_order)
             buffer.clear()
             buffer.extend(lined_up)
 
     async def next(self) -> Claimed | None:
-        """The next job to run, as soon as there is one; none when it is time to end."""
+        """Wait for the next job to run and return it; None when the slot should end."""
         while True:
-            if time.monotonic() <= self.good_until:
+            if time.monotonic() <= self.lease_valid_until:
                 with contextlib.suppress(IndexError):
                     return self.buffer.popleft()
             if self.closed:
@@ -137,22 +139,22 @@ class HeldJobs:
             await called
 
     def first(self, amount: int) -> list[Claimed]:
-        """Those that start next."""
+        """Return the jobs that start next."""
         with self._lock:
             return list(islice(self.buffer, amount))
 
     def last(self) -> Claimed | None:
-        """The one that starts after all others."""
+        """Return the job that starts after all others."""
         with self._lock:
             return self.buffer[-1] if self.buffer else None
 
-    def surplus(self, amount: int) -> list[Claimed]:
-        """Take the last ones out of the buffer, so that `amount` are left."""
+    def take_surplus(self, amount: int) -> list[Claimed]:
+        """Take the last jobs out of the buffer, so that `amount` are left."""
         with self._lock:
             return [self.buffer.pop() for _ in range(len(self.buffer) - amount)]
 
-    def rouse(self) -> None:
-        """Call as many idle slots as there are jobs for them."""
+    def wake_slots(self) -> None:
+        """Wake as many idle slots as there are jobs for them."""
         wanted = len(self._idle) if self.closed else len(self.buffer)
         while self._idle and wanted > 0:
             called = self._idle.popleft()
@@ -160,16 +162,16 @@ class HeldJobs:
                 called.set_result(None)
                 wanted -= 1
 
-    def withdraw(self, called_off: Mapping[str, str]) -> list[Claimed]:
+    def take_cancelled(self, cancelled: Mapping[str, str]) -> list[Claimed]:
         """Take the jobs with these ids and leases out of the buffer."""
         with self._lock:
-            found = [job for job in self.buffer if called_off.get(job.id) == job.lease]
+            found = [job for job in self.buffer if cancelled.get(job.id) == job.lease]
             for job in found:
                 self.buffer.remove(job)
         return found
 
-    def settle(self, reports: Iterable[Report]) -> list[Claimed | None]:
-        """The database has answered for these jobs: they are no longer ours. None for what was not."""
+    def remove_reported(self, reports: Iterable[Report]) -> list[Claimed | None]:
+        """Remove the jobs of these reports and return them; None for a job that was not held."""
         held, jobs = self.jobs, list[Claimed | None]()
         for report in reports:
             job = held.get(report.id)
@@ -182,11 +184,11 @@ class HeldJobs:
             self.changed.set()
         return jobs
 
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.jobs and not self.in_flight
 
-    def forget(self) -> None:
-        """Everything we held belongs to others now."""
+    def drop_all(self) -> None:
+        """Drop every job, because other workers may have them now."""
         self.buffer.clear()
         self.in_flight.clear()
         self.jobs.clear()
@@ -195,15 +197,15 @@ class HeldJobs:
             running.stop("lost")
 
     def close(self) -> list[Claimed]:
-        """Start nothing more; the jobs that were not started."""
+        """Start no more jobs, and return those that were not started."""
         self.closed = True
         with self._lock:
             unstarted = list(self.buffer)
             self.buffer.clear()
-        self.rouse()
+        self.wake_slots()
         return unstarted
 
 
-def _turn(job: Claimed) -> tuple[bool, int]:
+def _start_order(job: Claimed) -> tuple[bool, int]:
     # A suspect's clock is running already, so it goes first.
     return not job.suspect, -job.priority

@@ -1,17 +1,16 @@
-"""Keeps the worker's promises while its handlers run, from a thread and a connection of its own.
+"""Keeps the worker's leases and records while handlers run, in a thread with its own connection.
 
-    heartbeat   every sixth of the lease time; says when the worker was declared lost
-    starts      a job that has run for half a second is written down as running
-    events      what handlers published
-    progress    what they said of themselves, the newest of each job, in one call
-    cancels     jobs of ours that somebody called off
-    disown      after a claim that failed, jobs held in our name that we do not know are given back; and
-                those that run but are no longer ours are let go of
+    heartbeat   every sixth of the lease time; notices when the worker was declared lost
+    starts      records jobs that have run for half a second as running
+    events      writes what handlers published
+    progress    writes the newest progress of each job, in one call
+    cancels     notices held jobs that were cancelled
+    disown      after a failed claim, gives back jobs that the worker holds without knowing; and stops jobs
+                that run here but are no longer held
+    watch       reports a handler that blocks the event loop, with its stack, and releases jobs that have not
+                started for other workers
 
-    watch       a handler that blocks the event loop is reported with its stack, and jobs that have not
-                started are released for other workers to run
-
-It is a thread so that a handler which blocks the event loop does not cost the worker its jobs.
+It is a thread, so that a handler which blocks the event loop does not cost the worker its jobs.
 """
 
 import asyncio
@@ -29,18 +28,18 @@ from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
 from holdfast.telemetry import emit
 from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
-from holdfast.worker.context.notes import portions
-from holdfast.worker.duties import AT_WORK
+from holdfast.worker.context.notes import chunks
+from holdfast.worker.duties import STARTUP_SECONDS
 from holdfast.worker.held import HeldJobs, Running
 from holdfast.worker.loop import every
 
 FLUSH_SECONDS = 0.5
-# For how long the loop is blocked before the log says so, and before jobs that have not started are released.
+# How long the loop is blocked before it is logged, and before jobs that have not started are released.
 BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 2.0
-# Where handlers are called.
+# The file that calls handlers.
 _EXECUTOR = str(Path(__file__).with_name("executor.py"))
-# All that the worker has ever held is walked over while somebody holds an old snapshot.
+# `disown` scans everything that the worker has ever held while some transaction holds an old snapshot.
 BEATS_BETWEEN_DISOWNS = 60
 
 
@@ -54,31 +53,32 @@ class Keeper:
         lease_time: float,
         lost: Callable[[WorkerLost], None],
         lost_jobs: Callable[[list[Running]], None],
-        called_off: Callable[[dict[str, str]], None],
+        cancelled: Callable[[dict[str, str]], None],
         released: Callable[[list[Report], list[Report], float], None],
         outage: Outage,
     ) -> None:
-        """`lost`, `lost_jobs`, `called_off` (ids and leases) and `released` are called in the loop's thread.
+        """Call `lost`, `lost_jobs`, `called_off` (ids and leases) and `released` in the loop's thread.
 
-        `released` gets reports that were written, reports that are still to be written, and how long it took.
+        `released` gets reports that were written, reports that are still to be written, and how long that
+        took.
         """
         self._held = held
         self._worker = worker
         self._lease_time = lease_time
         self._lost = lost
         self._lost_jobs = lost_jobs
-        self._called_off = called_off
+        self._cancelled = cancelled
         self._released = released
         # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
-        self._unreleased: list[Report] = []
-        self._watch = _Watch(worker, held)
-        self._home = asyncio.get_running_loop()
+        self._unwritten_releases: list[Report] = []
+        self._detector = _BlockedLoopDetector(worker, held)
+        self._worker_loop = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
         # Why the last heartbeat failed.
-        self.trouble: str | None = None
-        # One connection serves all: the deadline and the lock_timeout keep a flush that waits, for an answer
-        # or for a row, from holding up the heartbeat.
+        self.last_error: str | None = None
+        # One connection serves everything. The deadline and the lock_timeout keep a slow flush from delaying
+        # the heartbeat.
         self._session = database.session(
             ("application_name", "holdfast keeper"),
             ("lock_timeout", f"{min(lease_time / 12, 1.0) * 1000:.0f}ms"),
@@ -88,7 +88,7 @@ class Keeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._main, name="holdfast-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._thread_main, name="holdfast-keeper", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -102,7 +102,7 @@ class Keeper:
                 self._loop.call_soon_threadsafe(self._task.cancel)
         await asyncio.to_thread(self._thread.join)
 
-    def _main(self) -> None:
+    def _thread_main(self) -> None:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(self._keep())
@@ -115,28 +115,29 @@ class Keeper:
         self._ready.set()
         try:
             async with asyncio.TaskGroup() as group:
-                # The registration counts as a beat, and the first jobs have the machine.
+                # The registration counts as a heartbeat, and the first jobs get the machine.
                 pause = self._lease_time / 6
-                group.create_task(every(pause, self._beat, name="heartbeat", first=min(pause, AT_WORK)))
+                first = min(pause, STARTUP_SECONDS)
+                group.create_task(every(pause, self._beat, name="heartbeat", first=first))
                 group.create_task(every(FLUSH_SECONDS, self._flush, name="keeper", first=FLUSH_SECONDS))
-                group.create_task(every(FLUSH_SECONDS, self._look, name="watch"))
+                group.create_task(every(FLUSH_SECONDS, self._check_loop, name="watch"))
         except* WorkerLost:
-            pass  # told already; there is nothing left to keep
+            pass  # already reported; there are no leases left to keep
         finally:
             await self._session.close()
 
     async def _beat(self) -> None:
         try:
-            await self._live_on()
-            self.trouble = None
+            await self._heartbeat()
+            self.last_error = None
         except NotReady as error:
-            self.trouble = error.message
+            self.last_error = error.message
             raise
         except WorkerLost as error:
-            self._home.call_soon_threadsafe(self._lost, error)
+            self._worker_loop.call_soon_threadsafe(self._lost, error)
             raise
 
-    async def _live_on(self) -> None:
+    async def _heartbeat(self) -> None:
         sent, before = time.monotonic(), self._last_beat
         heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
         said_at = time.time()
@@ -144,30 +145,31 @@ class Keeper:
         seconds = time.monotonic() - sent
         offset = self._last_beat.timestamp() - said_at - seconds / 2
         emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
-        late = time.monotonic() > self._held.good_until
-        self._held.good_until = sent + self._lease_time
+        late = time.monotonic() > self._held.lease_valid_until
+        self._held.lease_valid_until = sent + self._lease_time
         if late:
-            self._home.call_soon_threadsafe(self._held.rouse)
+            self._worker_loop.call_soon_threadsafe(self._held.wake_slots)
         self._beats += 1
-        await self._find_taken()
-        in_doubt = sent < self._held.doubted_at + 2 * self._lease_time
+        await self._find_lost_jobs()
+        in_doubt = sent < self._held.claim_doubted_at + 2 * self._lease_time
         if before is not None and (in_doubt or self._beats % BEATS_BETWEEN_DISOWNS == 0):
             await self._disown(before)
 
-    async def _find_taken(self) -> None:
-        """Jobs that run here but are no longer ours: overdue, or taken by hand."""
-        running = self._at_work()
+    async def _find_lost_jobs(self) -> None:
+        """Find jobs that run here but are no longer held: overdue, or taken away by an operator."""
+        running = self._running_jobs()
         if running:
             leases = [it.job.lease for it in running.values()]
             gone = await self._session.run(calls.not_held(list(running), leases))
-            self._let_go(running, gone)
+            self._report_lost(running, gone)
 
-    def _at_work(self) -> dict[str, Running]:
-        return {it.job.id: it for it in list(self._held.running) if it.verdict is None and not it.finished}
+    def _running_jobs(self) -> dict[str, Running]:
+        running = list(self._held.running)
+        return {it.job.id: it for it in running if it.stop_reason is None and not it.completed_by_handler}
 
-    def _let_go(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
+    def _report_lost(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
         if gone:
-            self._home.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+            self._worker_loop.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._held.in_flight), list(self._held.jobs)
@@ -175,66 +177,66 @@ class Keeper:
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
-    async def _look(self) -> None:
-        blocked = self._watch.look()
+    async def _check_loop(self) -> None:
+        blocked = self._detector.check()
         if blocked >= RELEASE_SECONDS:
             await self._release_unstarted(blocked)
-        elif self._unreleased:
-            left, self._unreleased = self._unreleased, []
-            self._home.call_soon_threadsafe(self._released, [], left, 0.0)
+        elif self._unwritten_releases:
+            left, self._unwritten_releases = self._unwritten_releases, []
+            self._worker_loop.call_soon_threadsafe(self._released, [], left, 0.0)
 
     async def _release_unstarted(self, blocked: float) -> None:
-        """Leave what waits behind the blocked loop to other workers. From here on it cannot start here."""
+        """Release the jobs that wait behind the blocked loop. From here on they cannot start here."""
         jobs, leases = self._held.take_unstarted()
-        self._unreleased += [_release(job) for job in jobs]
+        self._unwritten_releases += [_release(job) for job in jobs]
         if leases:
-            # A claim may still come true after we have asked: then the next heartbeats find its jobs.
-            self._held.doubted_at = time.monotonic()
+            # A claim may still happen after this question. Then the next heartbeats find its jobs.
+            self._held.claim_doubted_at = time.monotonic()
         for lease in leases:
             found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
-            self._unreleased += [_release(job) for job in found]
-        if self._unreleased:
+            self._unwritten_releases += [_release(job) for job in found]
+        if self._unwritten_releases:
             begun = time.monotonic()
-            refused = await self._session.run(calls.finish(self._unreleased))
+            refused = await self._session.run(calls.finish(self._unwritten_releases))
             locked = {refusal.id for refusal in refused if refusal.sqlstate == calls.LOCKED}
-            done = [report for report in self._unreleased if report.id not in locked]
-            self._unreleased = [report for report in self._unreleased if report.id in locked]
+            done = [report for report in self._unwritten_releases if report.id not in locked]
+            self._unwritten_releases = [report for report in self._unwritten_releases if report.id in locked]
             if done:
                 emit("jobs.released", worker=self._worker, jobs=len(done), blocked=blocked)
-                self._home.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
+                self._worker_loop.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
 
     async def _flush(self) -> None:
-        """None of this waits for another transaction: jobs that one has locked are left for the next time."""
-        await self._hear_cancels()
-        running = self._at_work()
+        """Write everything due. Locked jobs are left for the next time, so nothing here waits."""
+        await self._check_cancels()
+        running = self._running_jobs()
         at_work = running.values()
         gone = await self._flush_starts(at_work)
         gone |= await self._flush_events(at_work)
         gone |= await self._flush_notes(at_work)
-        self._let_go(running, gone)
+        self._report_lost(running, gone)
 
-    async def _hear_cancels(self) -> None:
+    async def _check_cancels(self) -> None:
         if self._held.jobs:
-            called_off = await self._session.run(calls.cancels(self._worker))
-            if called_off:
-                self._home.call_soon_threadsafe(self._called_off, dict(called_off))
+            cancelled = await self._session.run(calls.cancels(self._worker))
+            if cancelled:
+                self._worker_loop.call_soon_threadsafe(self._cancelled, dict(cancelled))
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()
-        # A suspect's start was written by the claim itself.
+        # The claim itself recorded the start of a suspect.
         long = [
             it
             for it in running
             if not it.recorded
             and not it.job.suspect
-            and (now - it.begun >= FLUSH_SECONDS or (it.context is not None and it.context.has_spoken))
+            and (now - it.begun >= FLUSH_SECONDS or (it.context is not None and it.context.has_notes))
         ]
-        return await self._apart(long, lambda some: self._record(some, now))
+        return await self._write_together_or_each(long, lambda some: self._write_starts(some, now))
 
-    async def _apart(
+    async def _write_together_or_each(
         self, them: list[Running], write: Callable[[list[Running]], Awaitable[set[str]]]
     ) -> set[str]:
-        """Write of all of them at once, or of each alone where the database refuses what one has said."""
+        """Write all of them at once, or each alone if the database refuses something in one of them."""
         if not them:
             return set()
         try:
@@ -252,7 +254,7 @@ class Keeper:
                 emit("notes.broken", job=it.job.id, error=error)
         return gone
 
-    async def _record(self, long: list[Running], now: float) -> set[str]:
+    async def _write_starts(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
         unwritten = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
         for it in long:
@@ -260,13 +262,14 @@ class Keeper:
         return unwritten.gone
 
     async def _flush_events(self, running: Iterable[Running]) -> set[str]:
-        said = [it for it in running if it.context and it.context.notes.has_events]
-        return await self._apart(said, self._publish)
+        talkative = [it for it in running if it.context and it.context.notes.has_events]
+        return await self._write_together_or_each(talkative, self._write_events)
 
-    async def _publish(self, said: list[Running]) -> set[str]:
-        own = [(it.job.id, it.context.notes, it.context.notes.unpublished()) for it in said if it.context]
+    async def _write_events(self, talkative: list[Running]) -> set[str]:
+        contexts = [(it.job.id, it.context) for it in talkative if it.context]
+        own = [(job_id, context.notes, context.notes.unpublished()) for job_id, context in contexts]
         gone, locked = set[str](), set[str]()
-        for some in portions([event for _, _, events in own for event in events]):
+        for some in chunks([event for _, _, events in own for event in events]):
             unwritten = await self._session.run(calls.publish_many(some, skip_locked=True))
             gone |= unwritten.gone
             locked |= unwritten.locked
@@ -276,11 +279,11 @@ class Keeper:
         return gone
 
     async def _flush_notes(self, running: Iterable[Running]) -> set[str]:
-        said = [it for it in running if it.context and it.context.notes.note is not it.written]
-        return await self._apart(said, self._note)
+        talkative = [it for it in running if it.context and it.context.notes.note is not it.written]
+        return await self._write_together_or_each(talkative, self._write_notes)
 
-    async def _note(self, said: list[Running]) -> set[str]:
-        notes = [(it, it.context.notes, it.context.notes.note) for it in said if it.context]
+    async def _write_notes(self, talkative: list[Running]) -> set[str]:
+        notes = [(it, it.context.notes, it.context.notes.note) for it in talkative if it.context]
         reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
         call = calls.progress_many([report for _, _, report in reports if report])
         unwritten = await self._session.run(call)
@@ -294,11 +297,11 @@ def _release(job: Claimed) -> Report:
     return Report(job.id, job.lease, "released")
 
 
-class _Watch:
-    """Sees when the worker's event loop does not come round, and who holds it up.
+class _BlockedLoopDetector:
+    """Detects a blocked event loop, and which job blocks it.
 
-    By the looks that went unanswered, not by the time that passed: a process that was stopped as a whole
-    has blocked nobody.
+    It counts checks without an answer instead of the time that passed: a process that was stopped as a whole
+    has blocked nothing.
     """
 
     def __init__(self, worker: str, held: HeldJobs) -> None:
@@ -307,20 +310,21 @@ class _Watch:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._unanswered = 0
-        self._told = False
+        self._reported = False
 
-    def look(self) -> float:
-        """For how long the loop has been blocked."""
+    def check(self) -> float:
+        """Return how long the loop has been blocked."""
         blocked = self._unanswered * FLUSH_SECONDS
-        if blocked >= BLOCKED_SECONDS and not self._told:
-            self._told = True
-            emit("loop.blocked", worker=self._worker, seconds=blocked, **self._culprit(), stack=self._stack())
+        if blocked >= BLOCKED_SECONDS and not self._reported:
+            self._reported = True
+            job, stack = self._blocking_job(), self._stack()
+            emit("loop.blocked", worker=self._worker, seconds=blocked, **job, stack=stack)
         self._unanswered += 1
         self._loop.call_soon_threadsafe(self._answer)
         return blocked
 
-    def _culprit(self) -> dict[str, str]:
-        """The job whose handler is at it. None if that is in an asyncio task of the handler's own."""
+    def _blocking_job(self) -> dict[str, str]:
+        """Return the job whose handler runs; empty if that is in an asyncio task of the handler's own."""
         current = asyncio.current_task(self._loop)
         for it in list(self._held.running):
             if it.slot is current:
@@ -328,7 +332,7 @@ class _Watch:
         return {}
 
     def _stack(self) -> str:
-        """Where it is, from the handler on."""
+        """Return the stack from the handler on."""
         frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
         frames = traceback.extract_stack(frame) if frame else []
         last = max((at for at, each in enumerate(frames) if each.filename == _EXECUTOR), default=-1)
@@ -336,4 +340,4 @@ class _Watch:
 
     def _answer(self) -> None:
         self._unanswered = 0
-        self._told = False
+        self._reported = False

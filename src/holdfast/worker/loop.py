@@ -1,4 +1,4 @@
-"""The only loop. Every background duty of a worker is a step that this repeats."""
+"""The worker's only loop: every background duty is a step that it repeats."""
 
 import asyncio
 import random
@@ -17,46 +17,46 @@ async def every(
 ) -> None:
     """Repeat a step until cancelled: after `seconds`, or after what it returns, or when `wake` is set.
 
-    The first time comes after `first`, whatever happens.
+    The first run comes after `first` seconds, even if `wake` is set before.
 
-    A step that fails is told about and tried again: the database may be away for a while, and a worker
-    outlives that. Only the loss of the worker itself is passed on.
+    A step that fails is logged and tried again, because a worker outlives an outage of the database. Only
+    `WorkerLost` is raised.
     """
     wake = wake or asyncio.Event()
     failures = 0
-    trouble: Exception | None = None
+    last_error: Exception | None = None
     await asyncio.sleep(first)
     while True:
         wake.clear()
         try:
             pause = await step()
             if failures:
-                emit(f"{name}.resumed", failures=failures, error=trouble)
+                emit(f"{name}.resumed", failures=failures, error=last_error)
             failures = 0
         except WorkerLost:
             raise
         except Exception as error:  # noqa: BLE001 - a bug in one duty must not end the worker
-            failures, trouble = failures + 1, error
+            failures, last_error = failures + 1, error
             pause = _pause(failures, seconds)
             kind = "failed" if isinstance(error, HoldfastError) else "broken"
-            # The 1st, 2nd, 4th, 8th …: an outage is not told a thousand times.
+            # The 1st, 2nd, 4th, 8th …: an outage is not logged a thousand times.
             if failures & (failures - 1) == 0:
                 emit(f"{name}.{kind}", error=error, failures=failures)
         await wait(wake, seconds if pause is None else pause)
 
 
 def _pause(failures: int, seconds: float) -> float:
-    """Longer each time, never longer than the step's own interval, and not in step with other workers."""
+    """Return a random pause that grows with each failure, but not beyond the step's own interval."""
     longest = min(seconds or LONGEST_PAUSE, LONGEST_PAUSE)
     return min(0.1 * 2.0 ** min(failures, 10), longest) * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 async def wait(wake: asyncio.Event, seconds: float) -> None:
-    """Wait until it is set, as it is after so many seconds at the latest."""
+    """Wait until `wake` is set, at most `seconds`; it is set then."""
     if seconds <= 0:
         await asyncio.sleep(0)
         return
-    # A timer that wakes, too: to leave a timeout takes longer, and a claim may be waiting for that.
+    # A timer that sets the event: leaving a timeout takes longer, and a claim may wait for that.
     timer = asyncio.get_running_loop().call_later(seconds, wake.set)
     try:
         await wake.wait()

@@ -1,8 +1,8 @@
-"""Wakes the event loop at each millisecond while many jobs rush through, so that short sleeps stay short.
+"""Wakes the event loop at each millisecond while many jobs run, so that short sleeps stay short.
 
-An event loop waits in whole milliseconds: one that lies down 0.1 ms before a handler's sleep is over gets up
-0.9 ms after it. A hundred handlers that sleep for one millisecond each are soon in step and all wait for
-that: a tenth of their time.
+An event loop waits in whole milliseconds. If it begins to wait 0.1 ms before a handler's sleep is over, it
+wakes 0.9 ms after it. A hundred handlers that sleep for one millisecond each are soon in step and all wait
+for that: a tenth of their time.
 """
 
 import asyncio
@@ -14,10 +14,10 @@ import time
 
 from holdfast.worker.held import HeldJobs
 
-# How many jobs a second are worth a thousand ticks, which take 1 % of a core.
-BRISK = 5000
+# From this many jobs a second on, a thousand wake-ups a second pay off. They take 1 % of a core.
+BUSY_RATE = 5000
 MILLISECOND = 1_000_000
-# The loop's clock is cut off to milliseconds: what is due is due just after one.
+# The loop's clock is cut off to milliseconds, so a sleep is over just after one.
 JUST_AFTER = 20_000
 TIMES_ARE_OF_THE_CLOCK = 1  # TFD_TIMER_ABSTIME
 
@@ -28,17 +28,17 @@ class MillisecondTimer:
         self._timer: int | None = None
 
     @property
-    def ticks(self) -> bool:
+    def is_running(self) -> bool:
         return self._timer is not None
 
-    def keep(self, pace: float) -> None:
-        """Tick at a brisk pace of so many jobs a second, and else be still."""
-        if pace < BRISK:
+    def adjust(self, pace: float) -> None:
+        """Run the timer from BUSY_RATE jobs a second on, and stop it below."""
+        if pace < BUSY_RATE:
             self.stop()
         elif self._timer is None and self._held.running:
             self._timer = _every_millisecond()
             if self._timer is not None:
-                asyncio.get_running_loop().add_reader(self._timer, self._tick)
+                asyncio.get_running_loop().add_reader(self._timer, self._expired)
 
     def stop(self) -> None:
         timer, self._timer = self._timer, None
@@ -46,24 +46,24 @@ class MillisecondTimer:
             asyncio.get_running_loop().remove_reader(timer)
             os.close(timer)
 
-    def _tick(self) -> None:
+    def _expired(self) -> None:
         if self._timer is not None and self._held.running:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._timer, 8)
         else:
-            self.stop()  # nobody sleeps
+            self.stop()  # no handler sleeps
 
 
 def _every_millisecond() -> int | None:
-    """A descriptor that can be read at every millisecond of the clock; none where there is no such thing."""
+    """Return a descriptor that is readable at every millisecond; None if the system has no such timer."""
     if sys.platform != "linux":
         return None
-    libc = ctypes.CDLL(None)  # from 3.13 on, Python itself has these two
+    libc = ctypes.CDLL(None)  # Python has these two from 3.13 on
     timer: int = libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
     if timer < 0:
         return None  # too many files are open
     first = (time.monotonic_ns() // MILLISECOND + 1) * MILLISECOND + JUST_AFTER
-    # The pause and the first time, each in seconds and nanoseconds.
+    # The interval and the first time, each in seconds and nanoseconds.
     times = (ctypes.c_long * 4)(0, MILLISECOND, *divmod(first, 10**9))
     libc.timerfd_settime(timer, TIMES_ARE_OF_THE_CLOCK, times, None)
     return timer

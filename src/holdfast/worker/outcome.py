@@ -1,4 +1,4 @@
-"""What a handler returned, as an outcome that can be stored; the same wherever it ran."""
+"""Turns what a handler returned into an outcome that can be stored, wherever the handler ran."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from holdfast.values.job import Cancel, Done, GiveUp, Outcome, Retry, Snooze
 
 
 def outcome_of(task: Task[..., Any], value: Any) -> Outcome:
-    """What a handler returned: an outcome, or a plain value, which is the result of a job well done."""
+    """Return the outcome that a handler returned, or `Done` with its plain value as the result."""
     match value:
         case Retry() | Snooze() | Cancel() | GiveUp():
             return value

@@ -1,7 +1,7 @@
-"""N slots, each one coroutine that takes a job from the buffer, awaits its handler and hands over the report.
+"""N slots: coroutines that take a job from the buffer, await its handler and hand over the report.
 
-There is no asyncio task per job. A slot outlives whatever its handler does, except its own cancellation; and
-where a handler has left something behind in the slot's context variables, a fresh slot takes its place.
+There is no asyncio task per job. A slot survives everything that its handler does, except its own
+cancellation. If a handler leaves something behind in the slot's context variables, a new slot replaces it.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 from holdfast.calls import Report
 from holdfast.telemetry import emit
-from holdfast.values.job import CALLED_OFF, Cancel, Failed, Interrupted
+from holdfast.values.job import CANCELLED_WHILE_RUNNING, Cancel, Failed, Interrupted
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import HeldJobs, Running
 
-# How many jobs a slot may run in one go before the others get their turn.
+# How many jobs a slot may run before it lets the others run.
 JOBS_PER_TURN = 8
 # How long an async handler may clean up after it was cut off.
 CLEAN_UP_SECONDS = 5.0
-HURRIED_SECONDS = 0.1
+STOP_NOW_SECONDS = 0.1
 
 
 class Slots:
@@ -28,7 +28,7 @@ class Slots:
     ) -> None:
         self._held = held
         self._executor = executor
-        self._run = executor.surrounded()
+        self._run = executor.instrumented()
         self._done = done
         self._freed = freed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -38,27 +38,27 @@ class Slots:
         for _ in range(amount):
             self._open()
 
-    async def finish(self, *, grace: float, hurry: asyncio.Event) -> None:
-        """End, once the buffer is closed: what runs may finish within the grace, and is then cut off."""
-        hurried = asyncio.create_task(hurry.wait())
+    async def finish(self, *, grace: float, stop_now: asyncio.Event) -> None:
+        """Let running jobs finish within the grace and cut off the rest. The buffer must be closed before."""
+        stopping_now = asyncio.create_task(stop_now.wait())
         ended = asyncio.create_task(asyncio.wait(self._tasks))
         try:
-            await asyncio.wait({ended, hurried}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended, stopping_now}, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
             for running in list(self._held.running):
                 running.stop("interrupted")
-            await asyncio.wait({ended}, timeout=HURRIED_SECONDS if hurry.is_set() else CLEAN_UP_SECONDS)
+            await asyncio.wait({ended}, timeout=STOP_NOW_SECONDS if stop_now.is_set() else CLEAN_UP_SECONDS)
         finally:
-            hurried.cancel()
+            stopping_now.cancel()
             ended.cancel()
-            self._give_up()
+            self._abandon()
 
-    def _give_up(self) -> None:
-        """Report for those that could not be stopped; what they still say counts no more."""
+    def _abandon(self) -> None:
+        """Report the jobs that could not be stopped. Their later results are ignored."""
         for running in list(self._held.running):
-            if running.verdict != "lost":
+            if running.stop_reason != "lost":
                 self._done(self._executor.report(running.job, Interrupted()))
             running.stop("lost")
-            running.verdict = "lost"
+            running.stop_reason = "lost"
         for slot in self._tasks:
             slot.cancel()
 
@@ -70,12 +70,12 @@ class Slots:
         me = asyncio.current_task()
         assert me is not None  # noqa: S101 - a slot is always a task
         held, buffer, turns = self._held, self._held.buffer, 0
-        # Every job passes here: what is the same for all of them is looked up once.
-        now, now_running, run, done, freed = time.monotonic, held.running, self._run, self._done, self._freed
+        # Every job passes here, so constant lookups are done once.
+        now, running_jobs, run, done, freed = time.monotonic, held.running, self._run, self._done, self._freed
         while True:
             begun = now()
             try:  # as in held.next(), without a coroutine for each job
-                job = buffer.popleft() if begun <= held.good_until else None
+                job = buffer.popleft() if begun <= held.lease_valid_until else None
             except IndexError:
                 job = None
             if job is None:
@@ -84,56 +84,56 @@ class Slots:
                     return
                 begun = now()
             running = Running(job, me, begun)
-            now_running.add(running)
+            running_jobs.add(running)
             try:
                 report = await run(running)
-            except BaseException as error:  # noqa: BLE001 - raised again, if it is not about the job
-                report = self._cut_off(running, error)
+            except BaseException as error:  # noqa: BLE001 - raised again if it is not about the job
+                report = self._stopped_report(running, error)
             finally:
-                now_running.discard(running)
+                running_jobs.discard(running)
             if running.context is not None:
-                report = running.context.last_words(report, running.written)
-            if running.verdict is None:
+                report = running.context.final_report(report, running.written)
+            if running.stop_reason is None:
                 done(report)
             else:
-                self._stopped(running, report)
+                self._report_stopped(running, report)
             freed()
-            if self._used():
+            if self._context_changed():
                 self._replace(me)
                 return
             turns += 1
             if turns % JOBS_PER_TURN == 0:
                 await asyncio.sleep(0)
 
-    def _cut_off(self, running: Running, error: BaseException) -> Report:
-        """The report on a job whose run did not end by itself."""
+    def _stopped_report(self, running: Running, error: BaseException) -> Report:
+        """Return the report on a job whose run was cut off or raised an error of Holdfast's own."""
         job = running.job
-        if isinstance(error, asyncio.CancelledError) and running.verdict is not None:
-            outcome = Cancel(CALLED_OFF) if running.verdict == "cancelled" else Interrupted()
+        if isinstance(error, asyncio.CancelledError) and running.stop_reason is not None:
+            outcome = Cancel(CANCELLED_WHILE_RUNNING) if running.stop_reason == "cancelled" else Interrupted()
             return self._executor.report(job, outcome)
-        if isinstance(error, Exception):  # a bug of ours must cost neither the slot nor the job
+        if isinstance(error, Exception):  # a bug in Holdfast must cost neither the slot nor the job
             emit("slot.broken", job=job.id, task=job.task, error=error)
             return self._executor.report(job, Failed(f"Holdfast itself failed: {type(error).__name__}"))
         raise error
 
-    def _stopped(self, running: Running, report: Report) -> None:
-        """It was told to stop, and has ended, one way or the other."""
+    def _report_stopped(self, running: Running, report: Report) -> None:
+        """Report a job that ended after a request to stop."""
         if running.slot.cancelling():
             running.slot.uncancel()
-        if running.verdict == "lost":
-            self._held.settle([report])
+        if running.stop_reason == "lost":
+            self._held.remove_reported([report])
         else:
             self._done(report)
 
-    def _used(self) -> bool:
-        """Whether the context is no longer as it was: what a handler sets there is not for the next one.
+    def _context_changed(self) -> bool:
+        """Return whether a handler has changed the context variables, which the next handler must not see.
 
-        To await each handler in a copy of its own costs every job 0.7 µs, this 0.1; and a fresh slot 6, but
-        only where it is needed.
+        Comparing the contexts costs 0.1 µs per job and a new slot 6 µs, where one is needed. Awaiting each
+        handler in its own copy of the context would cost every job 0.7 µs.
         """
         try:
             return contextvars.copy_context() != self._context
-        except Exception:  # noqa: BLE001 - a value that cannot be compared is another one
+        except Exception:  # noqa: BLE001 - a value that cannot be compared counts as changed
             return True
 
     def _replace(self, slot: "asyncio.Task[None]") -> None:

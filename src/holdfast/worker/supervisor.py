@@ -1,11 +1,11 @@
-"""Several worker processes under one parent, which passes signals on and restarts the fallen.
+"""Several worker processes under one parent, which passes signals on and restarts processes that died.
 
     terminal ── SIGINT ──► supervisor ── SIGTERM ──► N children, each in a session of its own
                                └──────── pipe ─────► its end tells a child that the supervisor is gone
 
-The children are in sessions of their own because Ctrl-C reaches the whole foreground group: they would get
-it twice, once from the terminal and once from us, and a second signal means not to wait. The kernel closes
-the pipe however the supervisor dies, so no child outlives even its kill -9.
+The children have sessions of their own because Ctrl-C reaches the whole foreground group. They would get the
+signal twice, from the terminal and from the supervisor, and a second signal means not to wait. The kernel
+closes the pipe however the supervisor dies, so no child outlives even its kill -9.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from holdfast.telemetry import emit
 
 Command = Callable[[int], Sequence[str]]
 
-# A child that lived this long was well, and is started again at once.
-WELL_SECONDS = 10.0
+# A child that ran for this long was healthy, and is restarted at once.
+HEALTHY_SECONDS = 10.0
 LONGEST_PAUSE = 30.0
 DEFAULT_GRACE = timedelta(seconds=30)
-LAST_SECONDS = 30.0
+KILL_AFTER_SECONDS = 30.0
 
 
 class Supervisor:
-    """Keeps `processes` children running; `command(number)` says how to start each.
+    """A parent that keeps `processes` children running; `command(number)` returns how to start each.
 
-    A child that exits with 0 has done what it was asked to and is not started again. The first signal asks
-    the children to stop, the second not to wait, the third kills them.
+    A child that exits with 0 has finished and is not restarted. The first signal asks the children to stop,
+    the second not to wait, the third kills them.
     """
 
     def __init__(self, command: Command, processes: int) -> None:
@@ -43,7 +43,7 @@ class Supervisor:
         self._failed = False
 
     def run(self) -> int:
-        """Until all children have ended for good; the exit code."""
+        """Run until all children have ended, and return the exit code."""
         with _pipe() as lifeline:
             return asyncio.run(self._run(lifeline))
 
@@ -54,38 +54,38 @@ class Supervisor:
             loop.add_signal_handler(one, self._signalled)
         async with asyncio.TaskGroup() as group:
             for number in range(1, self._processes + 1):
-                group.create_task(self._keep(number, lifeline))
+                group.create_task(self._keep_running(number, lifeline))
         return 1 if self._failed else 0
 
-    async def _keep(self, number: int, lifeline: int) -> None:
+    async def _keep_running(self, number: int, lifeline: int) -> None:
         failures = 0
         while not self._stop.is_set():
-            born = time.monotonic()
-            code = await self._live(number, lifeline)
+            started = time.monotonic()
+            code = await self._run_child(number, lifeline)
             if code == 0 or self._stop.is_set():
-                # One that was still being loaded when it was told to stop has nothing to give back.
+                # A child that gets the signal while it is still loading has nothing to give back.
                 self._failed = self._failed or code not in {0, -signal.SIGTERM}
                 return
-            failures = 1 if time.monotonic() - born >= WELL_SECONDS else failures + 1
+            failures = 1 if time.monotonic() - started >= HEALTHY_SECONDS else failures + 1
             pause = min(0.1 * 2**failures, LONGEST_PAUSE) if failures > 1 else 0.0
-            emit("process.died", process=number, exit=_said(code), restart_in=pause)
-            await self._rest(pause)
+            emit("process.died", process=number, exit=_exit_text(code), restart_in=pause)
+            await self._pause(pause)
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
 
-    async def _live(self, number: int, lifeline: int) -> int:
-        """One life of a child; its exit code."""
+    async def _run_child(self, number: int, lifeline: int) -> int:
+        """Run a child until it ends, and return its exit code."""
         child = await asyncio.create_subprocess_exec(
             *self._command(number), stdin=lifeline, start_new_session=True
         )
         self._children[number] = child
         emit("process.started", process=number, pid=child.pid)
         try:
-            for _ in range(self._signals):  # those that came while it was being started
-                self._tell(child)
+            for _ in range(self._signals):  # signals that came while it was being started
+                self._signal_child(child)
             return await child.wait()
         finally:
             del self._children[number]
@@ -94,18 +94,18 @@ class Supervisor:
         self._signals += 1
         self._stop.set()
         for child in self._children.values():
-            self._tell(child)
+            self._signal_child(child)
 
-    def _tell(self, child: asyncio.subprocess.Process) -> None:
+    def _signal_child(self, child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if self._signals > 2:  # noqa: PLR2004 - neither asked nor urged did it go
+            if self._signals > 2:  # noqa: PLR2004 - two signals did not end it
                 child.kill()
             else:
                 child.terminate()
 
 
-def follow(grace: timedelta | None = None) -> None:
-    """In a child: stop in good order when the supervisor is gone, and at last in any order."""
+def exit_with_supervisor(grace: timedelta | None = None) -> None:
+    """Stop this child gracefully when the supervisor is gone, and kill it if that takes too long."""
     lifeline = os.dup(0)
     with open(os.devnull) as nothing:  # noqa: PTH123 - a handler that reads its input finds none
         os.dup2(nothing.fileno(), 0)
@@ -114,7 +114,7 @@ def follow(grace: timedelta | None = None) -> None:
         while os.read(lifeline, 1):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep((grace or DEFAULT_GRACE).total_seconds() + LAST_SECONDS)
+        time.sleep((grace or DEFAULT_GRACE).total_seconds() + KILL_AFTER_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="holdfast-lifeline", daemon=True).start()
@@ -122,7 +122,7 @@ def follow(grace: timedelta | None = None) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[int]:
-    """The end to read from; nothing is ever written to the other, which only we hold."""
+    """Yield the end to read from. Nothing is ever written to the other end, which only this process holds."""
     reading, writing = os.pipe()
     try:
         yield reading
@@ -131,7 +131,7 @@ def _pipe() -> Iterator[int]:
         os.close(writing)
 
 
-def _said(code: int) -> str:
+def _exit_text(code: int) -> str:
     if code >= 0:
         return str(code)
     with contextlib.suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Threads for handlers that are plain functions: as many as there are such handlers at work."""
+"""Threads for handlers that are plain functions: as many as such handlers run."""
 
 import asyncio
 import contextlib
@@ -13,10 +13,10 @@ _Work = Callable[[], None]
 
 
 class Threads:
-    """They are daemons, unlike those of `concurrent.futures`: a handler that cannot be stopped must not keep
-    the process from ending.
+    """A pool of daemon threads, unlike those of `concurrent.futures`.
 
-    One that was given up on goes on in its thread, and the next handler gets another.
+    A handler that cannot be stopped must not keep the process from ending. An abandoned handler continues in
+    its thread, and the next handler gets another thread.
     """
 
     def __init__(self) -> None:
@@ -30,48 +30,48 @@ class Threads:
         return len(self._busy)
 
     async def run(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-        loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
         done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
         def work() -> None:
             value, error = None, None
             try:
-                value = here.run(function, **arguments)
-            except BaseException as raised:  # noqa: BLE001 - handed over to whoever waits
+                value = context.run(function, **arguments)
+            except BaseException as raised:  # noqa: BLE001 - raised again where the result is awaited
                 error = raised
             self._busy.discard(done)
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(_hand_over, done, value, error)
+            with contextlib.suppress(RuntimeError):  # the loop has ended: nothing awaits the result
+                loop.call_soon_threadsafe(_set_result, done, value, error)
 
         self._busy.add(done)
         (self._idle.pop() if self._idle else self._start()).put(work)
         value, error = await done
-        # As a value until here: a Future refuses a StopIteration, and whoever awaits it would wait for ever.
+        # Passed as a value: a Future refuses a StopIteration, and the await would never end.
         if error is not None:
             raise error
         return value
 
     def close(self) -> None:
-        """Let the idle ones go, and the others as soon as they are done."""
+        """End the idle threads, and the others when their handlers have returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)
 
     def _start(self) -> SimpleQueue[_Work | None]:
-        mail: SimpleQueue[_Work | None] = SimpleQueue()
+        queue: SimpleQueue[_Work | None] = SimpleQueue()
 
         def main() -> None:
-            while (work := mail.get()) is not None:
+            while (work := queue.get()) is not None:
                 work()
                 del work
                 if self._closed:
                     return
-                self._idle.append(mail)
+                self._idle.append(queue)
 
         threading.Thread(target=main, name=f"holdfast-{next(self._numbers)}", daemon=True).start()
-        return mail
+        return queue
 
 
-def _hand_over(done: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
+def _set_result(done: "asyncio.Future[Any]", value: Any, error: BaseException | None) -> None:
     if not done.done():
         done.set_result((value, error))

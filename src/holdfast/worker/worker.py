@@ -1,4 +1,4 @@
-"""A worker, as its user sees it: what to serve, how to run, when to stop. What it does is in `runtime`."""
+"""A worker as its user sees it: what to serve, how to run, when to stop. `runtime` does the work."""
 
 import asyncio
 import contextlib
@@ -16,25 +16,25 @@ from holdfast.values.errors import HoldfastError, nearest, suggest
 from holdfast.worker.failure import clean
 from holdfast.worker.monitor.http import Address
 from holdfast.worker.monitor.pages import served
-from holdfast.worker.runtime import Runtime, Settings
+from holdfast.worker.runtime import Runtime, WorkerOptions
 
 _LEASE_TIMES = (timedelta(seconds=1), timedelta(days=1))
 _NAME_LENGTH = 200
 
 
 class Worker:
-    """Runs the jobs of the tasks that this process knows; made by `hf.worker(…)`.
+    """A worker that runs the jobs of this process's tasks; made by `hf.worker(…)`.
 
-    `run()` uses uvloop where it is installed: `pip install 'holdfast[fast]'`.
+    `run()` uses uvloop if it is installed: `pip install 'holdfast[fast]'`.
 
-    `run()` returns after SIGTERM or SIGINT: it stops claiming, gives back what has not started with the
-    attempt refunded, lets the rest finish for up to `grace` seconds, then gives that back too. A second
-    signal does not wait for the grace to pass. A handler that cannot be stopped, such as a plain function
-    that never returns, is left behind: it does not keep the process from ending.
+    `run()` returns after SIGTERM or SIGINT. It stops claiming and gives back jobs that have not started, with
+    their attempt refunded. It lets running jobs finish for up to `grace` seconds and then gives them back
+    too. A second signal does not wait for the grace to pass. A handler that cannot be stopped, such as a
+    plain function that never returns, is abandoned and does not keep the process from ending.
     """
 
-    # What it does from its registration to its last word; in a test it may end otherwise.
-    make_runtime: Callable[[Database, Registry, Settings], Runtime] = Runtime
+    # Makes the runtime. Tests replace it.
+    make_runtime: Callable[[Database, Registry, WorkerOptions], Runtime] = Runtime
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Worker:
         self._database = database
         self._registry = registry
         _check_isolated([task for task in registry if task.isolated])
-        self._settings = Settings(
+        self._options = WorkerOptions(
             queues=None if queues is None else _queues(queues),
             concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),
             lease_time=_lease_time(lease_time),
@@ -71,7 +71,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, *, drain: bool = False) -> None:
-        """Work until told to stop; with `drain`, until nothing is due of what it knows."""
+        """Work until told to stop; with `drain`, until none of the jobs that it can run is due."""
         _refuse_in_a_loop()
         runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
@@ -80,40 +80,40 @@ class Worker:
             runner.close()
             raise
         if stuck:
-            # Closing the runner would cancel these handlers again, and wait for them for ever.
+            # Closing the runner would cancel these handlers again, and wait for them without end.
             runner.get_loop().close()
         else:
             runner.close()
 
     async def arun(self, *, drain: bool = False) -> None:
-        """The same in a loop of yours: signals are yours too, so call `stop`, or cancel it."""
+        """Run in the current event loop. Handle signals yourself: call `stop`, or cancel this coroutine."""
         await self._run(drain=drain, signals=False)
 
     def stop(self) -> None:
-        """Ask a running worker to stop, from any thread; a second time, not to wait."""
+        """Ask a running worker to stop. A second call asks it not to wait. May be called from any thread."""
         runtime, loop = self._runtime, self._loop
         if runtime is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(runtime.stop)
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
-        """Whether coroutines are left that ignore their cancellation."""
-        self._doubt_queues()
-        runtime = self.make_runtime(self._database, self._registry, self._settings)
+        """Run, and return whether coroutines are left that ignore their cancellation."""
+        self._warn_of_unknown_queues()
+        runtime = self.make_runtime(self._database, self._registry, self._options)
         self._loop, self._runtime = asyncio.get_running_loop(), runtime
         try:
             with (
                 _on_signals(runtime.stop) if signals else contextlib.nullcontext(),
-                served(self._settings.http, self._database, runtime.condition),
+                served(self._options.http, self._database, runtime.condition),
             ):
                 await runtime.run(drain=drain)
         finally:
             self._runtime = self._loop = None
         return runtime.stuck
 
-    def _doubt_queues(self) -> None:
-        """A queue may have any name, so a misspelled one is no error; but nothing would ever come of it."""
-        asked = self._settings.queues or []
+    def _warn_of_unknown_queues(self) -> None:
+        """Warn of queues that no task is declared for. A queue may have any name, so they are no error."""
+        asked = self._options.queues or []
         declared = {task.settings.queue for task in self._registry}
         for queue in asked:
             if queue not in declared and (nearest(queue, declared) or declared.isdisjoint(asked)):
@@ -122,12 +122,12 @@ class Worker:
 
 
 def _check_isolated(tasks: list[Task[..., Any]]) -> None:
-    """Now rather than when their first job comes; and what they need is loaded now, too."""
+    """Check isolated tasks now instead of at their first job, and load what they need."""
     if tasks:
-        from holdfast.worker.isolation.child import place_of  # noqa: PLC0415 - most workers need no processes
+        from holdfast.worker.isolation.process import import_path  # noqa: PLC0415 - most workers need no processes
 
         for task in tasks:
-            place_of(task)
+            import_path(task)
 
 
 def _lease_time(value: float | timedelta) -> timedelta:
@@ -141,15 +141,15 @@ def _lease_time(value: float | timedelta) -> timedelta:
 def _refuse_in_a_loop() -> None:
     try:
         asyncio.get_running_loop()
-    except RuntimeError:  # there is none, as it should be
+    except RuntimeError:  # as it should be
         return
     raise HoldfastError(
-        "run() needs an event loop of its own, and one runs here already", hint="Write await worker.arun()."
+        "run() starts its own event loop, and one is running here already", hint="Write await worker.arun()."
     )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's, or none for Python's own. It saves a job that awaits something a fifth of its CPU."""
+    """Return uvloop's loop, or None for Python's own. uvloop saves an awaiting job a fifth of its CPU."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:
@@ -159,7 +159,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 @contextlib.contextmanager
 def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Python lets only the main thread hear them; elsewhere, whoever has the main thread calls `stop`."""
+    """Call `stop` on SIGTERM and SIGINT.
+
+    Python handles signals in the main thread only, so nothing happens in another thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -176,7 +179,7 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _queues(names: object) -> list[str]:
-    # A text would be taken for its letters.
+    # A string would be taken for a list of letters.
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise limits.refused("queues", names, "must be a list of names", hint='Write queues=["mail"].')
     queues = [limits.name("queue", name) for name in names]

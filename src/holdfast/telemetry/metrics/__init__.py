@@ -1,10 +1,11 @@
-"""What can be counted, in the words of Prometheus.
+"""Metrics in the format of Prometheus.
 
     exposition   families of samples, and their text form
-    process      what this process has done: one subscriber of the events
-    database     what stands in the database: jobs, queues, workers, for all processes together
+    process      counts of this process: a subscriber of telemetry
+    database     gauges of the database: jobs, queues and workers of all processes
 
-Names follow its conventions: `holdfast_` in front, base units (seconds), `_total` for what only grows.
+Names follow its conventions: they begin with `holdfast_`, use base units (seconds), and end in `_total` if
+they only grow.
 """
 
 from holdfast.telemetry.metrics.database import (

@@ -1,6 +1,6 @@
-"""What stands in the database, for all processes together: jobs, queues, workers.
+"""Gauges of the database, for all processes together: jobs, queues, workers.
 
-To add a family: ask for it in `questions`, keep the answer in the `Overview`, write it down in `families_of`.
+To add a family, ask for it in `questions`, keep the answer in `Overview`, and return it in `families_of`.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ from holdfast.telemetry.metrics.exposition import Family
 from holdfast.values.job import JobState
 
 WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
-# So many queues are told one by one; what is in the others is added up.
+# This many queues have samples of their own; those of the others are summed.
 MOST_QUEUES = 1000
 OTHER = "(other)"
 
 
 class Overview(NamedTuple):
-    """What was read, and when by the database's clock: the answers to `questions()`."""
+    """The answers to `questions()`, and when they were read by the database's clock."""
 
     now_at: datetime
     stats: Sequence[Stat]
@@ -45,7 +45,7 @@ def families_of(overview: Overview) -> Iterator[Family]:
 
 
 def _jobs(stats: Sequence[Stat], known: set[str]) -> Family:
-    """Every state of every queue, also where there is none: what falls to 0 must not vanish."""
+    """Return a sample for every state of every queue, even if it is 0: a series must not vanish."""
     family = Family(
         "holdfast_jobs", "gauge", "Jobs by queue and state; finished ones for as long as they are kept."
     )
@@ -76,13 +76,13 @@ def _workers(workers: Sequence[WorkerRow], now_at: datetime) -> Iterator[Family]
     for status in dict.fromkeys((*WORKER_STATUSES, *counts)):
         statuses.add(counts[status], status=status)
     yield statuses
-    # A silent one may come back: its jobs are still its own, and its silence is what an alert is for.
+    # A silent worker may come back and still holds its jobs. Its silence is what an alert is for.
     alive = [worker for worker in workers if worker.status in {"idle", "busy", "silent"}]
     holds = Family("holdfast_workers_held_jobs", "gauge", "Jobs that live workers hold.")
     holds.add(sum(worker.holds for worker in alive))
     yield holds
     silence = Family(
-        "holdfast_workers_longest_silence_seconds", "gauge", "How long the most silent one was not heard of."
+        "holdfast_workers_longest_silence_seconds", "gauge", "The longest time without a heartbeat."
     )
     last = min((worker.heartbeat_at for worker in alive), default=now_at)
     silence.add(max((now_at.astimezone(UTC) - last).total_seconds(), 0.0))

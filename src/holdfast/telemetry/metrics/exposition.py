@@ -12,7 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
-# From a millisecond to an hour: jobs are of both kinds.
+# From a millisecond to an hour, because jobs can take either.
 SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
 ROUND_TRIP = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -37,7 +37,7 @@ class Family:
 
 
 class Histogram:
-    """How often a time fell between which bounds; not thread-safe by itself."""
+    """A histogram of seconds. It is not thread-safe."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -57,7 +57,7 @@ class Histogram:
         self._sum += sum(values)
 
     def samples(self, labels: Mapping[str, str]) -> Iterator[Sample]:
-        """Cumulative, as Prometheus wants them."""
+        """Yield cumulative samples, as Prometheus expects them."""
         own, total = tuple(labels.items()), 0
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
             total += count
@@ -67,7 +67,7 @@ class Histogram:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """The text; families without a sample are left out."""
+    """Return the text of the families, without those that have no sample."""
     return "".join(line for family in families if family.samples for line in _lines(family))
 
 

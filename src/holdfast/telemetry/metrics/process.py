@@ -1,10 +1,10 @@
-"""Counts what this process tells of itself: one subscriber, and the only place where anything is counted.
+"""Counts what this process reports: one subscriber, and the only place where anything is counted.
 
     metrics = Metrics()
     unsubscribe = subscribe(metrics)
     print(exposition(metrics.families()))
 
-Batches come as one event each, so a job costs a few additions, and nothing at all where nobody subscribes.
+A batch is one event, so a job costs a few additions, and nothing if nobody subscribes.
 """
 
 import threading
@@ -20,29 +20,29 @@ from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
 
 Key = tuple[str, str]
 
-# More pairs of queue and task than this, or more names of events, are counted together under this name.
+# Pairs of queue and task beyond this number, or names of events, are counted together as "(other)".
 MOST_KEYS = 500
 MOST_EVENTS = 200
 OTHER = "(other)"
 
-# By outcome of a report: the counter, and what it says.
+# By outcome of a report: the help text of its counter.
 _OUTCOMES = {
     "completed": "Jobs that were completed.",
     "failed": "Attempts that failed: the handler raised, or asked for a retry.",
     "retried": "Failed attempts after which the job waits for another one.",
     "dead": "Jobs that ended in the dead letters.",
-    "cancelled": "Jobs that were called off while this process held them.",
+    "cancelled": "Jobs that were cancelled while this process held them.",
     "snoozed": "Attempts that asked to be run later.",
     "released": "Jobs that were given back before they started.",
-    "interrupted": "Attempts that a shutdown cut off.",
+    "interrupted": "Attempts that a shutdown interrupted.",
     "refused": "Reports that the database refused: the job was no longer held.",
 }
-# Events that deserve a name of their own, and by which field they count.
+# Events with a counter of their own: its name, the field to add up, and its help text.
 _COUNTED: dict[str, tuple[str, str | None, str]] = {
     "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
     "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
     "listener.lost": ("listener_lost", None, "Times that the connection for notifications was lost."),
-    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s and more."),
+    "loop.blocked": ("loop_blocked", None, "Times that a handler blocked the event loop for 1 s or more."),
     "jobs.recovered": ("jobs_recovered", "jobs", "Jobs that this process took back from lost workers."),
     "worker.disowned": ("jobs_disowned", "jobs", "Jobs held in its name that this process did not know."),
     "worker.abandoned": ("handlers_abandoned", "handlers", "Handlers that could not be stopped."),
@@ -50,7 +50,7 @@ _COUNTED: dict[str, tuple[str, str | None, str]] = {
 
 
 class Metrics:
-    """A subscriber that keeps counts; `families()` from any thread."""
+    """A subscriber that counts. `families()` may be called from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -58,20 +58,20 @@ class Metrics:
         self._named: Counter[str] = Counter()
         self._claims: Counter[str] = Counter()
         self._tallies: dict[Key, _Tally] = {}
-        self._rounds = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
-        # What the database's clock is ahead of ours: only its own counts for how long a job has waited.
+        self._round_trips = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
+        # By how much the database's clock is ahead. Waiting times go by the database's clock alone.
         self._offset: float | None = None
-        self._hears: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "jobs.claimed": self._claimed,
-            "jobs.finished": self._finished,
-            "heartbeat.accepted": self._beat,
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "jobs.claimed": self._on_claimed,
+            "jobs.finished": self._on_finished,
+            "heartbeat.accepted": self._on_heartbeat,
         }
 
     def __call__(self, name: str, fields: Mapping[str, Any]) -> None:
         with self._lock:
-            hear = self._hears.get(name)
-            if hear is not None:
-                hear(fields)
+            handle = self._handlers.get(name)
+            if handle is not None:
+                handle(fields)
                 return
             known = name in self._events or len(self._events) < MOST_EVENTS
             self._events[name if known else OTHER] += 1
@@ -79,10 +79,10 @@ class Metrics:
                 _, field, _ = counted
                 self._named[name] += 1 if field is None else int(fields.get(field, 1))
 
-    def _claimed(self, fields: Mapping[str, Any]) -> None:
+    def _on_claimed(self, fields: Mapping[str, Any]) -> None:
         jobs = fields["jobs"]
         self._claims["jobs" if jobs else "empty"] += 1
-        self._rounds["claim"].observe(fields["seconds"])
+        self._round_trips["claim"].observe(fields["seconds"])
         now = None if self._offset is None else time.time() + self._offset
         for key, some in groupby(jobs, _PLACE):
             group, tally = list(some), self._tally(key)
@@ -91,8 +91,8 @@ class Metrics:
                 first = [job for job in group if job.attempt == 1]
                 tally.waits.observe_many([max(now - job.created / 1e6, 0.0) for job in first])
 
-    def _finished(self, fields: Mapping[str, Any]) -> None:
-        self._rounds["finish"].observe(fields["seconds"])
+    def _on_finished(self, fields: Mapping[str, Any]) -> None:
+        self._round_trips["finish"].observe(fields["seconds"])
         refused = {refusal.id for refusal in fields["refused"]}
         known = (
             (job, it) for job, it in zip(fields["jobs"], fields["reports"], strict=True) if job is not None
@@ -108,8 +108,8 @@ class Metrics:
                 for outcome in ("refused",) if report.id in refused else _counted_as(job, report):
                     counts[outcome] += 1
 
-    def _beat(self, fields: Mapping[str, Any]) -> None:
-        self._rounds["heartbeat"].observe(fields["seconds"])
+    def _on_heartbeat(self, fields: Mapping[str, Any]) -> None:
+        self._round_trips["heartbeat"].observe(fields["seconds"])
         self._offset = fields["offset"]
 
     def _tally(self, key: Key) -> "_Tally":
@@ -121,7 +121,7 @@ class Metrics:
         return found
 
     def families(self) -> list[Family]:
-        """What was counted until now."""
+        """Return everything counted until now."""
         with self._lock:
             return list(self._families())
 
@@ -134,7 +134,7 @@ class Metrics:
         waits = Family(
             "holdfast_job_wait_seconds",
             "histogram",
-            "From the enqueue to the first claim, a delay that was asked for included.",
+            "The time from enqueue to the first claim, including a requested delay.",
         )
         for (queue, task), tally in self._tallies.items():
             runs.samples += tally.runs.samples({"queue": queue, "task": task})
@@ -146,15 +146,15 @@ class Metrics:
             claims.add(self._claims[result], result=result)
         yield claims
         for name, text in (
-            ("claim", "How long a claim took, there and back."),
-            ("finish", "How long a batch of reports took, there and back."),
-            ("heartbeat", "How long a heartbeat took, there and back."),
+            ("claim", "The round trip of a claim."),
+            ("finish", "The round trip of a batch of reports."),
+            ("heartbeat", "The round trip of a heartbeat."),
         ):
-            samples = list(self._rounds[name].samples({}))
+            samples = list(self._round_trips[name].samples({}))
             yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
         if self._offset is not None:
             offset = Family(
-                "holdfast_clock_offset_seconds", "gauge", "What the database's clock is ahead of ours."
+                "holdfast_clock_offset_seconds", "gauge", "By how much the database's clock is ahead."
             )
             offset.add(self._offset)
             yield offset
@@ -162,7 +162,7 @@ class Metrics:
             family = Family(f"holdfast_{name}_total", "counter", text)
             family.add(self._named[event])
             yield family
-        events = Family("holdfast_events_total", "counter", "What else this process has told, by its name.")
+        events = Family("holdfast_events_total", "counter", "Other events of this process, by name.")
         for event, amount in sorted(self._events.items()):
             events.add(amount, event=event)
         yield events
@@ -176,12 +176,12 @@ class Metrics:
 
 
 class _Tally:
-    """What was counted of one queue and task."""
+    """The counts of one queue and task."""
 
     __slots__ = ("counts", "runs", "waits")
 
     def __init__(self) -> None:
-        # From the first on: a counter that appears with its first failure hides that failure from `rate()`.
+        # From the start: a counter that appears with its first failure hides that failure from `rate()`.
         self.counts: Counter[str] = Counter(dict.fromkeys(("claimed", "completed", "failed", "dead"), 0))
         self.runs = Histogram()
         self.waits = Histogram()
@@ -195,8 +195,10 @@ def _place_of_first(pair: tuple[Claimed, Report]) -> Key:
 
 
 def _counted_as(job: Claimed, report: Report) -> tuple[str, ...]:
-    """Under which names a report counts. Whether a job is dead is the database's to say; this is what its
-    claim says of the attempts that are left."""
+    """Return the names under which a report counts.
+
+    Only the database knows whether a job is dead. This uses the attempts that the claim has shown.
+    """
     last = report.retry is False or job.attempt >= job.max_attempts
     match report.outcome:
         case "failed":

@@ -1,8 +1,10 @@
-"""What a handler sees of its job.
+"""The handler's view of its job.
 
-context    `Context`: cancellation, progress, steps, transactions
-notes      checks and stores what a handler says, until the keeper writes it
-tracking   `ctx.track(items)`: progress by counting
+    context    `Context`: cancellation, progress, steps, transactions
+    notes      notes and events of a handler, until the keeper writes them
+    tracking   `ctx.track(items)`: progress by counting
+
+A handler gets a `Context` by annotating a parameter with it.
 """
 
 from holdfast.worker.context.context import Context

@@ -1,4 +1,4 @@
-"""What a handler is told about its job, and what it can tell back."""
+"""`Context`: what a handler can ask about its job, and what it can report."""
 
 import asyncio
 import contextlib
@@ -17,24 +17,24 @@ from holdfast.database import AsyncConnection, Connection, Database, arun_on, in
 from holdfast.task import result_json
 from holdfast.values import limits
 from holdfast.values.errors import HoldfastError, IllegalTransition
-from holdfast.values.job import CALLED_OFF, Cancel, Stop
+from holdfast.values.job import CANCELLED_WHILE_RUNNING, Cancel, Stop
 from holdfast.worker.context.notes import (
     MESSAGE_LENGTH,
     STAGE_LENGTH,
     STATE_LIMIT,
     STEP_LENGTH,
+    HandlerEvent,
     Note,
     Notes,
-    Said,
+    chunks,
     json_text,
-    portions,
 )
 from holdfast.worker.context.tracking import Track
 from holdfast.worker.failure import clean
 
 T = TypeVar("T")
 
-_NOTHING = Note()
+_EMPTY_NOTE = Note()
 STEP_LIMIT = 256 * 1024
 # The keeper locks the rows of a running job for milliseconds. Rows that stay locked longer are locked by the
 # handler's own transaction.
@@ -42,40 +42,40 @@ KEEPER_PAUSES = (0.02, 0.05, 0.1)
 
 
 class Context:
-    """A handler's view of its own job: a parameter annotated `Context` is filled in.
+    """A handler's view of its own job, passed in a parameter that is annotated `Context`.
 
-    `progress`, `event` and `checkpoint` only touch memory: the worker writes what they say within half a
+    `progress`, `event` and `checkpoint` only touch memory. The worker writes what they report within half a
     second, and before the attempt ends. They work from threads and processes too.
     """
 
     __holdfast_context__: ClassVar[bool] = True
     __slots__ = (
+        "_attempt_steps",
         "_cancelled",
         "_database",
-        "_done_here",
         "_job",
         "_open",
         "_result",
         "_state",
         "_steps",
-        "finished",
+        "completed",
         "notes",
     )
 
     def __init__(self, job: Claimed, database: Database | None = None) -> None:
         self._job = job
         self._database = database
-        # What is said here and written by the worker.
+        # The reports of this attempt, until the worker writes them.
         self.notes = Notes(job)
-        # What earlier attempts have done, as JSON text; and the steps of this one.
+        # The results of earlier attempts' steps as JSON text, and the names of this attempt's steps.
         self._steps: dict[str, str] = {}
-        self._done_here: set[str] = set()
+        self._attempt_steps: set[str] = set()
         self._state: dict[str, Any] = {}
         self._cancelled = False
         self._result: str | None = None
         self._open = False
-        # Whether the job was finished by a transaction of the handler's own.
-        self.finished = False
+        # True after the handler's own transaction has completed the job.
+        self.completed = False
 
     @property
     def job_id(self) -> UUID:
@@ -95,7 +95,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which attempt this is, counted from 1."""
+        """The number of this attempt, counted from 1."""
         return self._job.attempt
 
     @property
@@ -104,7 +104,7 @@ class Context:
 
     @property
     def lease(self) -> UUID:
-        """What a report on this job must show."""
+        """The lease that a report on this job must present."""
         return UUID(self._job.lease)
 
     @property
@@ -117,36 +117,36 @@ class Context:
 
     @property
     def schedule(self) -> str | None:
-        """The schedule that brought this job, if one did."""
+        """The schedule that enqueued this job, if one did."""
         name: str | None = self.headers.get("schedule")
         return name
 
     @property
     def tick(self) -> datetime | None:
-        """For which time of its schedule it runs; `None` if it was run besides its times, or has none."""
+        """The time of its schedule that this job is for; `None` if it was enqueued in another way."""
         tick = self.headers.get("tick")
         return datetime.fromisoformat(tick) if tick else None
 
     @property
     def cancelled(self) -> bool:
-        """Whether to stop: somebody called the job off, or this worker no longer holds it."""
+        """True if the handler should stop: the job was cancelled, or its lease was lost."""
         return self._cancelled
 
     def raise_if_cancelled(self) -> None:
-        """End the attempt here if the job was called off: for loops in plain functions."""
+        """End the attempt here if the job was cancelled: for loops in plain functions."""
         if self._cancelled:
-            raise Stop(Cancel(CALLED_OFF))
+            raise Stop(Cancel(CANCELLED_WHILE_RUNNING))
 
     def progress(
         self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
     ) -> None:
-        """Say how far the job is. What is left out stays as it was.
+        """Report how far the job is. Arguments that are left out stay as they were.
 
-        The newest wins, also where it is smaller: a stage may begin at 0 again. The time left is estimated
+        The newest value wins, even if it is smaller: a stage may begin at 0 again. The time left is estimated
         as if the percentage were of the whole job.
         """
-        # Loops say the same stage again and again: it is looked at once.
-        last = self.notes.note or _NOTHING
+        # Loops report the same stage again and again, so it is checked once.
+        last = self.notes.note or _EMPTY_NOTE
         if percent is None:
             percent = last.percent
         elif type(percent) is not int or not 0 <= percent <= 100:  # noqa: PLR2004
@@ -154,12 +154,12 @@ class Context:
         if stage is None or stage == last.stage:
             stage = last.stage
         else:
-            stage = clean(_short("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+            stage = clean(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
         if message is None or message == last.message:
             message = last.message
         else:
             message = clean(limits.text("message", message), MESSAGE_LENGTH)
-        self._say(Note(percent, stage, message, last.step, last.state))
+        self._set_note(Note(percent, stage, message, last.step, last.state))
 
     def track(
         self,
@@ -169,18 +169,18 @@ class Context:
         stage: str | None = None,
         message: str | None = None,
     ) -> Track[T]:
-        """Go through these and say after each how far it is: `for page in ctx.track(pages): …`.
+        """Iterate over items and report progress after each: `for page in ctx.track(pages): …`.
 
-        Also with `async for`. Give the `total` where the items have no length; without either, they are
-        counted in the message. It ends the attempt, before the next item, if the job was called off.
+        It works with `async for` too. Give the `total` if the items have no length. Without either, the
+        message counts them. If the job was cancelled, the attempt ends before the next item.
         """
         return Track(self, items, total=total, stage=stage, message=message)
 
     def event(self, name: str, data: Any = None) -> None:
-        """Add to the log of the job: what happened, and what there is to know about it (as JSON)."""
+        """Add an event to the job's log: its name, and its data as JSON."""
         self.notes.event(name, data)
 
-    # Going on where an earlier attempt has stopped.
+    # Continuing where an earlier attempt has stopped.
 
     @property
     def state(self) -> dict[str, Any]:
@@ -188,111 +188,112 @@ class Context:
         return dict(self._state)
 
     def checkpoint(self, state: dict[str, Any]) -> None:
-        """Keep how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
+        """Store how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
 
-        What was done after the last one that was written, half a second ago at most, is done again.
+        The next attempt repeats what was done after the last checkpoint that was written: at most half a
+        second.
         """
         if not isinstance(state, dict):
             raise limits.refused("state", state, "must be a dictionary")
         text = json_text("state", state, STATE_LIMIT)
         self._state = msgspec.json.decode(text)  # as the next attempt will find it
-        self._say((self.notes.note or _NOTHING)._replace(state=text))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(state=text))
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Do this once, whatever attempts it takes: its result is kept, and a retry gets it from there.
+        """Call a function once, whatever number of attempts the job takes. A retry gets the stored result.
 
-        Both ways it is what JSON makes of it. A step that is cut off in the middle runs again: give its
-        effects `ctx.step_key(name)`, by which they can be told from new ones.
+        The result is always what JSON makes of it. A step that is interrupted runs again: give its effects
+        `ctx.step_key(name)`, so that a repetition can be recognised.
         """
-        done, kept = self._begin(name)
+        done, kept = self._begin_step(name)
         if done:
             return kept  # type: ignore[no-any-return]  # what it returned before, as JSON
         begun = time.monotonic()
-        with self._at(name):
+        with self._step_running(name):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 if inspect.iscoroutine(value):
                     value.close()
                 raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
-            keep = self._keep(name, value, time.monotonic() - begun)
-            self._publish()  # what was said before it stands before it in the log
-            return self._kept(name, self._connected.run(keep))  # type: ignore[no-any-return]
+            keep = self._save_step(name, value, time.monotonic() - begun)
+            self._publish()  # earlier reports stand before the step in the log
+            return self._step_saved(name, self._required_database.run(keep))  # type: ignore[no-any-return]
 
     async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The async twin of `step`; the function may be async or plain."""
-        done, kept = self._begin(name)
+        done, kept = self._begin_step(name)
         if done:
             return kept
         begun = time.monotonic()
-        with self._at(name):
+        with self._step_running(name):
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            keep = self._keep(name, value, time.monotonic() - begun)
+            keep = self._save_step(name, value, time.monotonic() - begun)
             await self._apublish()
-            return self._kept(name, await self._connected.arun(keep))
+            return self._step_saved(name, await self._required_database.arun(keep))
 
     def step_key(self, name: str) -> str:
-        """The same text in every attempt, and in no other job: an idempotency key for what the step does."""
+        """Return an idempotency key for the step: the same in every attempt, and in no other job."""
         return f"{self._job.id}/{name}"
 
-    def _begin(self, name: str) -> tuple[bool, Any]:
-        """Whether it is done already, and with what result."""
-        _short("name", name, STEP_LENGTH)
+    def _begin_step(self, name: str) -> tuple[bool, Any]:
+        """Return whether an earlier attempt has done this step, and its result."""
+        _checked_length("name", name, STEP_LENGTH)
         if not name or not name.isprintable():
-            raise limits.refused("name", name, "a step must have a name, of characters that can be printed")
-        if name in self._done_here:
+            raise limits.refused("name", name, "a step needs a name of printable characters")
+        if name in self._attempt_steps:
             raise limits.refused(
-                "name", name, "this attempt has had a step of this name", hint="Give each step its own."
+                "name", name, "this attempt already had a step of this name", hint="Give each step its own."
             )
-        self._done_here.add(name)
+        self._attempt_steps.add(name)
         if name in self._steps:
             return True, msgspec.json.decode(self._steps[name])
         self.raise_if_cancelled()
-        self._say((self.notes.note or _NOTHING)._replace(step=clean(name, STEP_LENGTH)))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=clean(name, STEP_LENGTH)))
         return False, None
 
     @contextlib.contextmanager
-    def _at(self, name: str) -> Iterator[None]:
-        """While a step runs. One that raises is not done, and may be tried again."""
+    def _step_running(self, name: str) -> Iterator[None]:
+        """Allow a step that raises to be tried again."""
         try:
             yield
         except BaseException:
-            self._done_here.discard(name)
+            self._attempt_steps.discard(name)
             raise
 
-    def _keep(self, name: str, value: Any, seconds: float) -> Call[str | None]:
+    def _save_step(self, name: str, value: Any, seconds: float) -> Call[str | None]:
         text = json_text("result", value, STEP_LIMIT)
         return calls.keep_step(self._job.id, self._job.lease, name, text, seconds)
 
-    def _kept(self, name: str, text: str | None) -> Any:
+    def _step_saved(self, name: str, text: str | None) -> Any:
         self._steps[name] = text or "null"
-        self._say((self.notes.note or _NOTHING)._replace(step=""))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=""))
         return msgspec.json.decode(self._steps[name])
 
-    def _say(self, note: Note) -> None:
+    def _set_note(self, note: Note) -> None:
         self.notes.note = note
 
     def _publish(self) -> None:
-        for some in portions(self.notes.unpublished()):
-            self._connected.run(calls.publish_many(some))
+        for some in chunks(self.notes.unpublished()):
+            self._required_database.run(calls.publish_many(some))
             self.notes.published(some)
 
     async def _apublish(self) -> None:
-        for some in portions(self.notes.unpublished()):
-            await self._connected.arun(calls.publish_many(some))
+        for some in chunks(self.notes.unpublished()):
+            await self._required_database.arun(calls.publish_many(some))
             self.notes.published(some)
 
     def _publish_beside(self, connection: Connection[Any]) -> None:
         """Publish on another connection than the handler's, so that the keeper can write to the same rows.
 
-        If the handler's transaction has locked them itself, the other connection would wait forever. Then
-        the events go into that transaction, and stay unpublished here: it may be rolled back.
+        If the handler's transaction has locked those rows itself, the other connection would wait forever.
+        Then the events go into that transaction, and stay unpublished here: it may be rolled back.
         """
-        for some in portions(self.notes.unpublished()):
+        for some in chunks(self.notes.unpublished()):
             call = calls.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
-                if not self._connected.run(call).locked:
+                if not self._required_database.run(call).locked:
                     self.notes.published(some)
                     break
                 time.sleep(pause)
@@ -300,73 +301,77 @@ class Context:
                 run_on(connection, calls.publish_many(some))
 
     async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
-        for some in portions(self.notes.unpublished()):
+        for some in chunks(self.notes.unpublished()):
             call = calls.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
-                if not (await self._connected.arun(call)).locked:
+                if not (await self._required_database.arun(call)).locked:
                     self.notes.published(some)
                     break
                 await asyncio.sleep(pause)
             else:
                 await arun_on(connection, calls.publish_many(some))
 
-    # Finishing in a transaction of its own.
+    # Completing the job in the handler's own transaction.
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
-        """A connection whose commit also completes the job: the work and its end are one, or neither is.
+        """Open a transaction whose commit also completes the job: both happen, or neither does.
 
             with ctx.transaction() as conn:
                 conn.execute("update account set balance = balance - 10 where id = 1")
 
-        At the end of the block the job is completed under its lease and all of it is committed. If the lease
-        was lost it raises `LeaseLost`, and `NotHeld` if the job was completed before, by a commit whose reply
-        was lost: then nothing remains, nor if the block raises. What the handler does afterwards no longer
-        counts.
+        At the end of the block the job is completed under its lease, and everything is committed. It raises
+        `LeaseLost` if the lease was lost, and `NotHeld` if an earlier commit, whose reply was lost, has
+        completed the job. In these cases, and if the block raises, everything is rolled back. The outcome of
+        the code after the block is ignored.
         """
         completed = False
-        with self._block() as database, database.handler_connection() as connection, connection.transaction():
+        with (
+            self._only_transaction() as database,
+            database.handler_connection() as connection,
+            connection.transaction(),
+        ):
             yield connection
             self._refuse_ended(connection)
             self._publish_beside(connection)
             run_on(connection, self._completion())
             completed = True
-        self.finished = completed  # not so if the block raised a psycopg.Rollback, which ends here
+        self.completed = completed  # False if the block raised a psycopg.Rollback, which ends here
 
     @contextlib.asynccontextmanager
     async def atransaction(self) -> AsyncIterator[AsyncConnection[Any]]:
         """The async twin of `transaction`."""
         completed = False
-        with self._block() as database:
+        with self._only_transaction() as database:
             async with database.ahandler_connection() as connection, connection.transaction():
                 yield connection
                 self._refuse_ended(connection)
                 await self._apublish_beside(connection)
                 await arun_on(connection, self._completion())
                 completed = True
-        self.finished = completed
+        self.completed = completed
 
     def set_result(self, value: Any) -> None:
-        """The result of a job that `transaction` completes: said inside its block."""
+        """Set the result of a job that `transaction` completes. Call it inside the block."""
         if not self._open:
             raise IllegalTransition(
                 f"{self.task}: there is no transaction whose commit would store this result",
-                hint="Say it inside the block of ctx.transaction(); without one, return it.",
+                hint="Set it inside the block of ctx.transaction(). Without a transaction, return it.",
                 id=self.job_id,
             )
         self._result = result_json(self.task, value)
 
     @contextlib.contextmanager
-    def _block(self) -> Iterator[Database]:
-        """One at a time, and one in all: its end is the job's."""
-        if self.finished or self._open:
-            how = "was completed by" if self.finished else "is in"
+    def _only_transaction(self) -> Iterator[Database]:
+        """Allow one transaction per job, because its end is the job's end."""
+        if self.completed or self._open:
+            how = "was completed by" if self.completed else "is in"
             raise IllegalTransition(
                 f"job {self._job.id} {how} a transaction already",
-                hint="All that belongs to the job goes into one block: pass its connection on.",
+                hint="Do everything in one block: pass its connection on.",
                 id=self.job_id,
             )
-        database = self._connected
+        database = self._required_database
         self._open = True
         try:
             yield database
@@ -374,7 +379,7 @@ class Context:
             self._open = False
 
     @property
-    def _connected(self) -> Database:
+    def _required_database(self) -> Database:
         if self._database is None:
             raise HoldfastError("this context has no database", hint="It was not made by a worker.")
         return self._database
@@ -383,7 +388,7 @@ class Context:
         if not in_transaction(connection):
             raise IllegalTransition(
                 f"the transaction of job {self._job.id} was ended inside its block",
-                hint="Neither commit nor roll back in there: leave the block, or raise.",
+                hint="Do not commit or roll back inside it: leave the block, or raise.",
                 id=self.job_id,
             )
 
@@ -392,24 +397,27 @@ class Context:
 
     # For the worker.
 
-    def remember(self, memory: Memory) -> None:
-        """What earlier attempts have done."""
+    def restore(self, memory: Memory) -> None:
+        """Restore what earlier attempts have done."""
         self._steps = dict(memory.steps)
         self._state = msgspec.json.decode(memory.state) if memory.state else {}
 
-    def receive(self, said: Note | Said) -> None:
-        """What the handler said in a process of its own."""
+    def receive(self, said: Note | HandlerEvent) -> None:
+        """Take over what the handler has reported from its own process."""
         if isinstance(said, Note):
             self.notes.note = said
         else:
             self.notes.receive(said)
 
     @property
-    def has_spoken(self) -> bool:
+    def has_notes(self) -> bool:
         return self.notes.note is not None or self.notes.has_events
 
-    def last_words(self, report: Report, written: Note | None) -> Report:
-        """The report, with what is to be written before it: events, and how far a failed attempt came."""
+    def final_report(self, report: Report, written: Note | None) -> Report:
+        """Return the report together with the last events and progress, which are written before it.
+
+        If the job is completed, its progress no longer matters.
+        """
         events = self.notes.unpublished()
         note = None if report.outcome == "completed" else self.notes.progress(self.notes.note, written)
         if not events and note is None:
@@ -417,11 +425,11 @@ class Context:
         return msgspec.structs.replace(report, events=events, note=note)
 
     def mark_cancelled(self) -> None:
-        """Tell the handler that its job is no longer its own; for the worker."""
+        """Tell the handler to stop, because its job was cancelled or lost."""
         self._cancelled = True
 
 
-def _short(field: str, value: object, length: int) -> str:
+def _checked_length(field: str, value: object, length: int) -> str:
     text = limits.text(field, value)
     if len(text) > length:
         raise limits.refused(field, value, f"must have at most {length} characters")

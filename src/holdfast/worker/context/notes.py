@@ -1,7 +1,7 @@
-"""What a handler has said and its worker has yet to write: the newest note on its progress, and its events.
+"""Reports of a handler that its worker has not yet written: the newest progress, and events.
 
-Handlers say it from the loop, from threads and from processes of their own; the keeper reads it from its own
-thread, and a step writes it from the handler's. A note is only ever replaced; the events have a lock.
+Handlers report from the loop, from threads and from other processes. The keeper reads it in its own thread,
+and a step writes it in the handler's thread. A note is only ever replaced; a lock guards the events.
 """
 
 import threading
@@ -23,11 +23,11 @@ STEP_LENGTH = 100
 DATA_LIMIT = 16 * 1024
 STATE_LIMIT = 16 * 1024
 EVENT_LIMIT = 10_000
-PORTION = 500
+CHUNK = 500
 
 
 class Note(NamedTuple):
-    """How far a job is. `state` is its checkpoint as JSON text; `step` is empty between two steps."""
+    """The progress of a job. `state` is its checkpoint as JSON text; `step` is empty between two steps."""
 
     percent: int | None = None
     stage: str | None = None
@@ -36,8 +36,8 @@ class Note(NamedTuple):
     state: str | None = None
 
 
-class Said(NamedTuple):
-    """An event of a handler; `data` is JSON text."""
+class HandlerEvent(NamedTuple):
+    """An event that a handler has reported; `data` is JSON text."""
 
     number: int
     name: str
@@ -45,42 +45,42 @@ class Said(NamedTuple):
 
 
 class Notes:
-    """All that one attempt says."""
+    """Everything that one attempt reports."""
 
-    __slots__ = ("_events", "_job", "_lock", "_number", "_told", "note")
+    __slots__ = ("_events", "_job", "_lock", "_number", "_refusal_reported", "note")
 
     def __init__(self, job: Claimed) -> None:
         self._job = job
         self._number = 0
-        self._told = False
+        self._refusal_reported = False
         self._lock = threading.Lock()
-        self._events: list[Said] = []
+        self._events: list[HandlerEvent] = []
         self.note: Note | None = None
 
-    def event(self, name: str, data: Any) -> Said | None:
-        """Remember an event; `None` if there are too many."""
+    def event(self, name: str, data: Any) -> HandlerEvent | None:
+        """Store an event and return it; `None` if there are too many."""
         limits.name("name", name)
         if name.startswith("job."):
-            raise limits.refused("name", name, "events of this name are the queue's own; take another")
+            raise limits.refused("name", name, "names of this form are reserved; choose another")
         text = None if data is None else json_text("data", data, DATA_LIMIT)
         with self._lock:
             if self._number < EVENT_LIMIT:
                 self._number += 1
-                said = Said(self._number, name, text)
-                self._events.append(said)
-                return said
-            first, self._told = not self._told, True
+                event = HandlerEvent(self._number, name, text)
+                self._events.append(event)
+                return event
+            first, self._refusal_reported = not self._refusal_reported, True
         if first:
             emit("events.refused", job=self._job.id, task=self._job.task, limit=EVENT_LIMIT)
         return None
 
-    def receive(self, said: Said) -> None:
-        """Remember what was said in another process, with the number that it got there."""
+    def receive(self, event: HandlerEvent) -> None:
+        """Store an event of another process, with the number that it got there."""
         with self._lock:
-            self._events.append(said)
+            self._events.append(event)
 
     def progress(self, note: Note | None, written: Note | None) -> Progress | None:
-        """What is to be written of a note, if it is another one than was written before."""
+        """Return what must be written of a note; `None` if it was written before."""
         if note is None or note is written:
             return None
         state = None if written is not None and note.state is written.state else note.state
@@ -95,24 +95,24 @@ class Notes:
     def unpublished(self) -> list[Published]:
         job_id, lease = self._job.id, self._job.lease
         with self._lock:
-            return [Published(job_id, lease, *said) for said in self._events]
+            return [Published(job_id, lease, *event) for event in self._events]
 
     def published(self, events: Sequence[Published]) -> None:
-        """These are written, or never will be."""
+        """Forget these events: they are written, or never will be."""
         if events:
             last = events[-1].number
             with self._lock:
-                self._events = [said for said in self._events if said.number > last]
+                self._events = [event for event in self._events if event.number > last]
 
 
-def portions(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
-    """As many as go well into one call."""
-    for begin in range(0, len(events), PORTION):
-        yield events[begin : begin + PORTION]
+def chunks(events: Sequence[Published]) -> Iterator[Sequence[Published]]:
+    """Yield the events in chunks that fit into one call."""
+    for begin in range(0, len(events), CHUNK):
+        yield events[begin : begin + CHUNK]
 
 
 def json_text(field: str, value: Any, limit: int) -> str:
-    """A value as JSON text that can be stored; raises `BadValue`."""
+    """Return a value as JSON text that can be stored; raises `BadValue`."""
     try:
         text = to_json(value)
     except Unstorable as trouble:
@@ -120,12 +120,12 @@ def json_text(field: str, value: Any, limit: int) -> str:
     if len(text) > limit:
         raise BadValue(
             f"{field} has {len(text):,} bytes as JSON, and may have at most {limit:,}",
-            hint="Store it elsewhere and keep where it is.",
+            hint="Store it elsewhere and keep a reference to it.",
             field=field,
         )
     if MARK.encode() in text and any(True for _ in secrets_in(msgspec.json.decode(text))):
         raise BadValue(
-            f"{field} has a Secret in it, which would be kept in plain",
+            f"{field} has a Secret in it, which would be stored in plain text",
             hint="Leave it out, or reveal() it if it may be seen.",
             field=field,
         )

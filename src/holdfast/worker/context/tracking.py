@@ -1,4 +1,4 @@
-"""Progress by going through a collection."""
+"""`ctx.track(items)`: progress by counting items."""
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class Track(Generic[T]):
-    """Goes through a collection, with `for` or `async for`, and says after each item how far it is.
+    """An iterable, for `for` or `async for`, that reports progress after each item.
 
-    Where a job was called off, it ends the attempt before the next item.
+    If the job was cancelled, it ends the attempt before the next item.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class Track(Generic[T]):
         message: str | None,
     ) -> None:
         if not isinstance(items, Iterable | AsyncIterable):
-            raise limits.refused("items", items, "must be something to go through")
+            raise limits.refused("items", items, "must be an iterable")
         if total is not None:
             limits.integer("total", total, range(2**63))
         elif isinstance(items, Sized):
@@ -45,19 +45,19 @@ class Track(Generic[T]):
         for number, item in enumerate(self._items, 1):
             self._context.raise_if_cancelled()
             yield item
-            self._say(number)
+            self._set_note(number)
 
     async def __aiter__(self) -> AsyncIterator[T]:
         number = 0
         if isinstance(self._items, AsyncIterable):
             async for item in self._items:
                 yield item
-                self._say(number := number + 1)
+                self._set_note(number := number + 1)
         else:
             for item in self:
                 yield item
 
-    def _say(self, number: int) -> None:
+    def _set_note(self, number: int) -> None:
         if self._total is None:
             counted = f"{number:,} done"
             self._context.progress(message=f"{self._message}: {counted}" if self._message else counted)

@@ -1,216 +1,58 @@
-"""A process that runs handlers for a worker, as the two of them see it.
+"""Runs handlers in a child process.
 
     worker ── job ──► child: import the task, decode, call, encode
        ◄── notes, at last the outcome ──┘
 
-A thread of the worker looks after each job, since it waits for three things at a time: a word from the child,
-the end of the child, and the moment when it has had enough. A thread of the child waits for the end of the
-worker, which takes the child with it.
-
-Only a worker with a task that asks for a process loads this module, and multiprocessing with it.
+A thread waits for the end of the worker, and then ends this process.
 """
 
 import asyncio
-import contextlib
 import importlib
 import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
-from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
-from holdfast.task import Registry, Task
-from holdfast.values.errors import BadValue
-from holdfast.values.job import Failed, Outcome, Stop
+from holdfast.task import Registry
+from holdfast.values.job import Outcome, Stop
 from holdfast.worker.context import Context
-from holdfast.worker.context.notes import Note, Said
+from holdfast.worker.context.notes import HandlerEvent, Note
 from holdfast.worker.failure import failure_of
+from holdfast.worker.isolation.messages import BEGUN, Reply, Request
 from holdfast.worker.outcome import outcome_of
 
-LOOK_SECONDS = 0.1
-# How long a child that was told to end by closing its line may take.
-FAREWELL_SECONDS = 1.0
-# How often a child looks whose child it is, in case that the end of its worker went unheard.
+# How often a child checks who its parent is, in case it has missed the end of its worker.
 PARENT_SECONDS = 1.0
 
-_SPAWN = multiprocessing.get_context("spawn")
 
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A job for a child, and where its handler is found there."""
-
-    module: str
-    attribute: str
-    job: Claimed
-    memory: Memory | None
-    dsn: str
-    transaction_pooling: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    outcome: Outcome
-    finished: bool
-    # Whether the child has begun with the job: else it died before, and the job has nothing to do with that.
-    begun: bool = True
-
-
-# A child's first word on a job: it has it.
-BEGUN = "begun"
-
-
-class Child:
-    """A process that runs jobs, one at a time; its first job starts it."""
-
-    def __init__(self) -> None:
-        self._line, self._theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_main, args=(self._theirs,), name="holdfast-child", daemon=True)
-        self._lock = threading.Lock()
-        self._started = False
-        self._killed = ""
-
-    @property
-    def alive(self) -> bool:
-        return self._started and not self._killed and self._process.is_alive()
-
-    def kill(self, why: str) -> None:
-        """From any thread, also while it is being started; whoever waits for the outcome is told why."""
-        with self._lock:
-            self._killed = self._killed or why
-            if self._started:
-                self._process.kill()
-
-    def hang_up(self) -> None:
-        """Tell an idle one to end."""
-        self._line.close()
-
-    def join(self) -> None:
-        """Wait until one that was told to end has ended."""
-        self._process.join(FAREWELL_SECONDS)
-        self._process.kill()
-        self._process.join()
-
-    def run(
-        self,
-        order: Order,
-        hear: Callable[[Note | Said], None],
-        seconds: float | None,
-        memory_limit: int | None,
-    ) -> Answer:
-        """Blocks until there is an outcome, one way or the other."""
-        if not self._started:
-            self._start()
-        end = None if seconds is None else time.monotonic() + seconds
-        late = f"it ran longer than its timeout of {seconds or 0:g} s"
-        begun = False
-        try:
-            self._line.send(order)
-            while True:
-                said = self._listen(end, late, memory_limit)
-                if isinstance(said, Answer):
-                    return said
-                if said == BEGUN:
-                    begun = True
-                else:
-                    hear(said)
-        except (EOFError, OSError):
-            return Answer(self._last_words(), finished=False, begun=begun or bool(self._killed))
-
-    def _start(self) -> None:
-        self._process.start()
-        self._theirs.close()
-        with self._lock:
-            self._started = True
-            if self._killed:
-                self._process.kill()
-
-    def _listen(self, end: float | None, late: str, memory_limit: int | None) -> Any:
-        while not wait([self._line, self._process.sentinel], self._patience(end, memory_limit)):
-            if end is not None and time.monotonic() >= end:
-                self.kill(late)
-            elif memory_limit is not None and (used := _memory(self._process.pid)) > memory_limit:
-                self.kill(f"it used {used:,} bytes of memory, the limit is {memory_limit:,}")
-        return self._line.recv()  # raises EOFError if the child is gone
-
-    def _patience(self, end: float | None, memory_limit: int | None) -> float | None:
-        if memory_limit is not None:
-            return LOOK_SECONDS
-        return None if end is None else max(end - time.monotonic(), 0)
-
-    def _last_words(self) -> Failed:
-        code = self._exit_code()
-        self._line.close()
-        if self._killed:
-            kind = "TimeoutError" if "timeout" in self._killed else "Killed"
-            return Failed(f"{kind}: its process was killed: {self._killed}", kind)
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return Failed(f"ProcessDied: its process ended {how} while it ran", "ProcessDied")
-
-    def _exit_code(self) -> int:
-        self._process.join()
-        # Whoever starts a process sees to all that have ended. Another thread that has just done so for
-        # this one is about to say how it ended; a handler that waited for any process never will.
-        end = time.monotonic() + FAREWELL_SECONDS
-        while (code := self._process.exitcode) is None and time.monotonic() < end:
-            time.sleep(0.001)
-        return code or 0
-
-
-def place_of(task: Task[..., Any]) -> tuple[str, str]:
-    """Where a child finds the task; raises if it is not at the top of a module."""
-    module, attribute = task.function.__module__, task.function.__qualname__
-    if "<locals>" in attribute or "." in attribute:
-        raise BadValue(
-            f"task {task.name} runs in a process, and {module}.{attribute} cannot be imported there",
-            hint="Declare it at the top of a module.",
-            field="isolation",
-        )
-    return module, attribute
-
-
-def _memory(pid: int | None) -> int:
-    """The bytes in memory of a process; 0 where the system does not say."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-# In the child.
-
-
-def _main(line: "Connection[Any, Any]") -> None:
+def main(line: "Connection[Any, Any]") -> None:
+    """Run the jobs that come through the line, until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
-    threading.Thread(target=_follow, name="holdfast-lifeline", daemon=True).start()
+    threading.Thread(target=_exit_with_worker, name="holdfast-lifeline", daemon=True).start()
     threading.current_thread().name = "holdfast-child"
     while True:
         try:
-            order = line.recv()
+            request = line.recv()
         except (EOFError, OSError):
             return
         line.send(BEGUN)
-        context = _Context(order, line)
-        outcome = _attempt(order, context)
-        context.quiet = True
-        line.send(Answer(outcome, context.finished))
+        context = _Context(request, line)
+        outcome = _attempt(request, context)
+        context.closed = True
+        line.send(Reply(outcome, context.completed))
 
 
-def _follow() -> None:
-    """End with the worker, however it ended and whatever the handler is doing.
+def _exit_with_worker() -> None:
+    """End this process when the worker ends, whatever the handler is doing.
 
-    multiprocessing keeps a pipe for this, whose other end only the worker holds, and which the kernel closes.
-    But a handler in the worker may have forked, and that process holds it too: then it is our parent that is
-    another one.
+    multiprocessing keeps a pipe for this, whose other end only the worker holds and the kernel closes. If a
+    handler in the worker has forked, that process holds the pipe too. Then this process notices that it has
+    another parent.
     """
     worker = multiprocessing.parent_process()
     while worker is not None and worker.is_alive() and os.getppid() == worker.pid:
@@ -220,44 +62,44 @@ def _follow() -> None:
 
 @cache
 def _database(dsn: str, transaction_pooling: bool | None) -> Database:
-    """One for all jobs of this process: to connect anew takes longer than most of them."""
+    """Return one database for all jobs of this process, because connecting takes longer than most of them."""
     return Database(dsn, transaction_pooling=transaction_pooling)
 
 
 class _Context(Context):
-    """A context whose notes travel to the worker."""
+    """A context that sends its notes to the worker."""
 
-    __slots__ = ("_line", "_lock", "quiet")
+    __slots__ = ("_connection", "_lock", "closed")
 
-    def __init__(self, order: Order, line: "Connection[Any, Any]") -> None:
-        super().__init__(order.job, _database(order.dsn, order.transaction_pooling))
-        self._line = line
+    def __init__(self, request: Request, line: "Connection[Any, Any]") -> None:
+        super().__init__(request.job, _database(request.dsn, request.transaction_pooling))
+        self._connection = line
         self._lock = threading.Lock()
-        self.quiet = False
-        if order.memory is not None:
-            self.remember(order.memory)
+        self.closed = False
+        if request.memory is not None:
+            self.restore(request.memory)
 
-    def _say(self, note: Note) -> None:
-        super()._say(note)
+    def _set_note(self, note: Note) -> None:
+        super()._set_note(note)
         self._send(note)
 
     def event(self, name: str, data: Any = None) -> None:
-        if said := self.notes.event(name, data):
-            self._send(said)
+        if message := self.notes.event(name, data):
+            self._send(message)
 
-    def _send(self, said: Note | Said) -> None:
+    def _send(self, message: Note | HandlerEvent) -> None:
         with self._lock:
-            if not self.quiet:
-                self._line.send(said)
+            if not self.closed:
+                self._connection.send(message)
 
 
-def _attempt(order: Order, context: Context) -> Outcome:
+def _attempt(request: Request, context: Context) -> Outcome:
     registry = Registry()
     try:
-        task = getattr(importlib.import_module(order.module), order.attribute)
-        # A script is named by its file, but has another name in a child: what counts is the job's.
-        registry.register(task, name=order.job.task)
-        arguments = task.decode(order.job.payload)
+        task = getattr(importlib.import_module(request.module), request.attribute)
+        # A script is named by its file and has another name in a child. The job's name counts.
+        registry.register(task, name=request.job.task)
+        arguments = task.decode(request.job.payload)
         if task.context is not None:
             arguments[task.context] = context
         try:
@@ -268,7 +110,7 @@ def _attempt(order: Order, context: Context) -> Outcome:
             value = stop.outcome
         return outcome_of(task, value)
     except BaseException as error:  # noqa: BLE001 - whatever it is, it is the job's failure
-        return failure_of(order.job, error, registry)
+        return failure_of(request.job, error, registry)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,9 +1,8 @@
-"""The processes in which a worker runs handlers that ask for one of their own: for work that takes all of a
-core, or that may crash or swell. What goes on between the two is in `child`.
+"""The processes in which a worker runs isolated handlers: work that fills a core, may crash, or leaks memory.
 
-A child is kept warm and runs one job at a time. Its handler can be stopped for certain: it is killed when it
-is called off, runs out of time, or outgrows its memory; and when it dies, by whatever way, that is the
-failure of its job alone.
+An idle child is kept for the next job, and runs one job at a time. Its handler can always be stopped: the
+child is killed when the job is cancelled, runs out of time or exceeds its memory limit. If the child dies in
+any other way, only its own job fails. `messages` has what the two send each other.
 """
 
 import asyncio
@@ -16,14 +15,15 @@ from holdfast.database import Database
 from holdfast.task import Task
 from holdfast.values.job import Outcome
 from holdfast.worker.context import Context
+from holdfast.worker.isolation.messages import Reply, Request
 from holdfast.worker.threads import Threads
 
 if TYPE_CHECKING:
-    from holdfast.worker.isolation.child import Answer, Child
+    from holdfast.worker.isolation.process import ChildProcess
 
 
 class ProcessPool:
-    """Whatever may take a moment, to start a process, to talk to it, to see its end, is done in threads."""
+    """A pool of processes. Threads start a process, talk to it, and wait for its end."""
 
     def __init__(self, database: Database, threads: Threads, most: int | None = None) -> None:
         self._free = most or cores()
@@ -31,70 +31,71 @@ class ProcessPool:
         self._refusing = False
         self._database = database
         self._threads = threads
-        self._idle: list[Child] = []
-        self._busy: set[Child] = set()
+        self._idle: list[ChildProcess] = []
+        self._busy: set[ChildProcess] = set()
         self._closed = False
 
-    async def enter(self) -> bool:
-        """Wait until one process more may work; False if the worker stops before."""
+    async def acquire(self) -> bool:
+        """Wait until one more process may run; False if the worker stops before."""
         if self._refusing:
             return False
         if self._free > 0:
             self._free -= 1
             return True
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self.leave()
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self.release()
             raise
 
-    def leave(self) -> None:
-        """Let the next one in."""
+    def release(self) -> None:
+        """Let the next waiting job run."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(True)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(True)
                 return
         self._free += 1
 
     def refuse(self) -> None:
-        """Let nobody in any more: what has waited until now has not begun."""
+        """Refuse the jobs that still wait: none of them has begun."""
         self._refusing = True
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_result(False)
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(False)
         self._waiting.clear()
 
     async def run(
         self, task: Task[..., Any], job: Claimed, context: Context, memory: Memory | None
     ) -> Outcome:
-        from holdfast.worker.isolation.child import Child, Order, place_of  # noqa: PLC0415 - most workers need none
+        # Most workers need no processes.
+        from holdfast.worker.isolation.process import ChildProcess, import_path  # noqa: PLC0415
 
         timeout = task.settings.timeout
         work = {
-            "order": Order(
-                *place_of(task), job, memory, self._database.dsn, self._database.transaction_pooling
+            "request": Request(
+                *import_path(task), job, memory, self._database.dsn, self._database.transaction_pooling
             ),
-            "hear": context.receive,
+            "on_note": context.receive,
             "seconds": None if timeout is None else timeout.total_seconds(),
             "memory_limit": task.settings.memory_limit,
         }
         while True:
             warm = self._idle.pop() if self._idle else None
-            answer = await self._ask(warm or Child(), work)
-            if answer.begun or warm is None:
+            reply = await self._ask(warm or ChildProcess(), work)
+            if reply.begun or warm is None:
                 break
-            # It died while it had nothing to do: that is no job's failure.
-        context.finished = answer.finished
-        return answer.outcome
+            # The child died while it was idle, so this is not the job's failure.
+        context.completed = reply.completed
+        return reply.outcome
 
-    async def _ask(self, child: "Child", work: dict[str, Any]) -> "Answer":
+    async def _ask(self, child: "ChildProcess", work: dict[str, Any]) -> Reply:
         self._busy.add(child)
         try:
-            answer: Answer = await self._threads.run(child.run, work)
+            reply: Reply = await self._threads.run(child.run, work)
         except asyncio.CancelledError:
             child.kill("it was stopped")
             raise
@@ -103,28 +104,28 @@ class ProcessPool:
         if child.alive and not self._closed:
             self._idle.append(child)
         else:
-            child.kill("it is of no more use")
-        return answer
+            child.kill("it is no longer needed")
+        return reply
 
     async def close(self) -> None:
-        """Let the idle ones go; those at work are killed."""
+        """End the idle processes, and kill those that run."""
         self._closed = True
         for child in self._busy:
             child.kill("its worker ended")
         idle, self._idle = self._idle, []
         if idle:
-            await self._threads.run(_see_off, {"children": idle})
+            await self._threads.run(_end_all, {"children": idle})
 
 
-def _see_off(children: "list[Child]") -> None:
+def _end_all(children: "list[ChildProcess]") -> None:
     for child in children:
-        child.hang_up()
+        child.close()
     for child in children:
         child.join()
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """Return how many cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

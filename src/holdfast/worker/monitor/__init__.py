@@ -1,6 +1,8 @@
 """The worker's HTTP port: health checks and metrics.
 
-http     a small HTTP server in a thread of its own
-pages    what it serves at which path
-health   whether the worker is alive and ready
+    http     a small HTTP server in its own thread
+    pages    what it serves at which path
+    health   whether the worker is alive and ready
+
+It runs only if the worker has an address to listen on.
 """

@@ -1,4 +1,4 @@
-"""Whether a worker lives and can take work, judged by what is known of it; and what it has in hand."""
+"""The health of a worker, and its gauges for Prometheus."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from holdfast.telemetry.metrics import Family
 
 
 class Condition(NamedTuple):
-    """A worker as it is now. Times are of the monotonic clock."""
+    """The state of a worker. Times are of the monotonic clock."""
 
     # Empty until it is registered.
     worker: str
@@ -18,10 +18,10 @@ class Condition(NamedTuple):
     lost: bool
     stopping: bool
     lease_time: float
-    # Until when the last accepted heartbeat is good.
-    good_until: float
-    # What the database, or the way to it, last failed with.
-    trouble: str | None
+    # When the lease ends that the last accepted heartbeat has renewed.
+    lease_valid_until: float
+    # The last error of the database or of the connection to it.
+    last_error: str | None
     concurrency: int
     buffered: int
     unwritten: int
@@ -30,12 +30,15 @@ class Condition(NamedTuple):
 
 
 def why_not_alive(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """What is wrong with it for good; nothing if it lives. `blocked` is how long its loop has not turned."""
+    """Return why the worker must be restarted; empty if it is alive.
+
+    `blocked` is for how long its event loop is blocked.
+    """
     now = time.monotonic() if now is None else now
     why = []
     if blocked > condition.lease_time:
-        why.append(f"its event loop has not turned for {blocked:.0f} s: a handler blocks it")
-    late = now - condition.good_until
+        why.append(f"a handler has blocked its event loop for {blocked:.0f} s")
+    late = now - condition.lease_valid_until
     if late > 0:
         silence = late + condition.lease_time
         why.append(f"no heartbeat was accepted for {silence:.0f} s, its lease is {condition.lease_time:g} s")
@@ -43,40 +46,40 @@ def why_not_alive(condition: Condition, blocked: float, now: float | None = None
 
 
 def why_not_ready(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """Why it takes no work just now; nothing if it does."""
+    """Return why it takes no jobs just now; empty if it does."""
     why = []
     if not condition.worker:
         why.append("it is starting: not registered yet")
     if condition.stopping:
         why.append("it is stopping")
     if condition.lost:
-        why.append("it was declared lost and registers anew")
-    if condition.trouble is not None:
-        why.append(f"the database does not answer: {condition.trouble}")
+        why.append("it was declared lost and registers again")
+    if condition.last_error is not None:
+        why.append(f"the database does not answer: {condition.last_error}")
     return [*why, *why_not_alive(condition, blocked, now)]
 
 
 def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
-    """What it is and has in hand, for Prometheus."""
+    """Yield the worker's gauges: its slots, its jobs, and its health."""
     now = time.monotonic()
-    running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers are at work in this process.")
+    running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers run in this process.")
     for (queue, task), amount in sorted(condition.running.items()):
         running.add(amount, queue=queue, task=task)
     yield running
-    silence = max(now - condition.good_until + condition.lease_time, 0.0) if condition.worker else 0.0
+    silence = max(now - condition.lease_valid_until + condition.lease_time, 0.0) if condition.worker else 0.0
     for name, text, value in (
-        ("slots_busy", "Handlers at work in this process.", condition.running.total()),
-        ("slots", "How many handlers may be at work at once.", condition.concurrency),
+        ("slots_busy", "Handlers that run in this process.", condition.running.total()),
+        ("slots", "How many handlers may run at once.", condition.concurrency),
         ("jobs_buffered", "Jobs that were claimed and have not started.", condition.buffered),
         ("jobs_unreported", "Jobs that are done and not yet reported.", condition.unwritten),
         ("worker_alive", "1 while /healthz says so.", not why_not_alive(condition, blocked, now)),
         ("worker_ready", "1 while /readyz says so.", not why_not_ready(condition, blocked, now)),
-        ("worker_heartbeat_age_seconds", "Since when no heartbeat was accepted.", silence),
-        ("worker_loop_blocked_seconds", "For how long the event loop has not turned.", blocked),
+        ("worker_heartbeat_age_seconds", "Seconds since the last accepted heartbeat.", silence),
+        ("worker_loop_blocked_seconds", "How long the event loop has been blocked.", blocked),
     ):
         family = Family(f"holdfast_{name}", "gauge", text)
         family.add(float(value))
         yield family
-    info = Family("holdfast_worker_info", "gauge", "Which worker this is.")
+    info = Family("holdfast_worker_info", "gauge", "The worker of this process.")
     info.add(1, worker=condition.worker, name=condition.name or "", version=condition.version)
     yield info

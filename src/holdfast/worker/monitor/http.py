@@ -1,8 +1,8 @@
-"""A small HTTP server for probes and Prometheus, in a thread and an event loop of its own.
+"""A small HTTP server for probes and Prometheus, in its own thread and event loop.
 
-It answers also while a handler blocks the worker's loop, and can say so; and it takes nothing from that loop.
-Only GET and HEAD, one request a connection, each bounded in size and time. Whoever can reach it sees the
-names of queues and tasks and what was counted of them, never a payload.
+It answers even while a handler blocks the worker's loop, and takes nothing from that loop. It accepts GET and
+HEAD, one request per connection, with limits in size and time. A client sees the names of queues and tasks
+and their counts, but never a payload.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from holdfast.values.errors import HoldfastError
 
 REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0
-ANSWER_SECONDS = 10.0
+RESPONSE_SECONDS = 10.0
 MOST_CONNECTIONS = 128
-# Nobody else's business, unless an address is given.
+# Only this machine, unless an address is given.
 LOCAL = "127.0.0.1"
-PARTING_SECONDS = 2.0
+STOP_SECONDS = 2.0
 
 _PHRASES = {
     200: "OK",
@@ -38,7 +38,7 @@ _PHRASES = {
 
 
 class Address(NamedTuple):
-    """Where to listen: a port of a host, or the path of a socket."""
+    """An address to listen on: a port of a host, or the path of a socket."""
 
     host: str = LOCAL
     port: int = 0
@@ -46,9 +46,9 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, value: object) -> "Address":
-        """From 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
+        """Return the address for 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
 
-        A port alone is one of this machine: 127.0.0.1.
+        A port without a host is one of this machine: 127.0.0.1.
         """
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(text, str):
@@ -64,7 +64,7 @@ class Address(NamedTuple):
         return cls(host=host or LOCAL, port=int(port))
 
     def of_process(self, number: int) -> "Address":
-        """That of one of several processes, which are counted from 1: each has the next port."""
+        """Return the address of one of several processes, counted from 1: each has the next port."""
         if self.path is not None:
             return self._replace(path=f"{self.path}.{number}")
         if self.port == 0:
@@ -78,21 +78,21 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     body: str
     content_type: str = "application/json"
 
     @classmethod
-    def json(cls, status: int, /, **fields: object) -> "Answer":
+    def json(cls, status: int, /, **fields: object) -> "Response":
         return cls(status, json.dumps(fields) + "\n")
 
 
-Page = Callable[[], Awaitable[Answer]]
+Page = Callable[[], Awaitable[Response]]
 
 
-class Server:
-    """Serves `pages`, by path, until it is stopped. The pages are asked in its own loop."""
+class HttpServer:
+    """A server of `pages`, by path. The pages run in its own loop."""
 
     def __init__(self, address: Address, pages: Mapping[str, Page]) -> None:
         self._address = address
@@ -106,7 +106,7 @@ class Server:
         self._thread = threading.Thread(target=self._main, name="holdfast-http", daemon=True)
 
     def start(self) -> None:
-        """Returns when it listens; raises if it cannot."""
+        """Start, and return when the server listens; raises if it cannot."""
         self._thread.start()
         self._ready.wait()
         if self._error is not None:
@@ -116,11 +116,11 @@ class Server:
             ) from self._error
 
     def stop(self) -> None:
-        """At once: whoever is being answered is hung up on."""
+        """Stop at once, and cut off open requests."""
         if self._loop is not None and self._task is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 self._loop.call_soon_threadsafe(self._task.cancel)
-        self._thread.join(PARTING_SECONDS)
+        self._thread.join(STOP_SECONDS)
 
     def _main(self) -> None:
         try:
@@ -137,10 +137,10 @@ class Server:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         address = self._address
         if address.path is not None:
-            server = await asyncio.start_unix_server(self._meet, address.path, limit=REQUEST_BYTES)
+            server = await asyncio.start_unix_server(self._handle, address.path, limit=REQUEST_BYTES)
         else:
             server = await asyncio.start_server(
-                self._meet, address.host, address.port, limit=REQUEST_BYTES, reuse_address=True
+                self._handle, address.host, address.port, limit=REQUEST_BYTES, reuse_address=True
             )
             address = address._replace(port=server.sockets[0].getsockname()[1])
         emit("http.started", address=str(address))
@@ -148,62 +148,62 @@ class Server:
         async with server:
             await server.serve_forever()
 
-    async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[writer] = None
         if len(self._connections) > MOST_CONNECTIONS:
-            # Not this one: a silent connection must not keep a probe out.
+            # The oldest goes, not this one: a silent connection must not keep a probe out.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.transport.abort()
         try:
-            answer, head_only = await self._answer(reader)
+            response, head_only = await self._respond(reader)
             async with asyncio.timeout(REQUEST_SECONDS):
-                writer.write(_message(answer, head_only=head_only))
+                writer.write(_encoded(response, head_only=head_only))
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # they have gone, or never came to the point
+            pass  # the client is gone, or sent no request
         finally:
             self._connections.pop(writer, None)
             writer.transport.abort()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> tuple[Answer, bool]:
-        """What to say, and whether only its head was asked for."""
+    async def _respond(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
+        """Return the response, and whether the request was a HEAD."""
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
         except TimeoutError:
-            return Answer.json(408, error="the request did not come in time"), False
+            return Response.json(408, error="the request did not come in time"), False
         except asyncio.LimitOverrunError:
-            return Answer.json(431, error=f"a request may have {REQUEST_BYTES} bytes"), False
+            return Response.json(431, error=f"a request may have {REQUEST_BYTES} bytes"), False
         method, _, rest = head.split(b"\r\n", 1)[0].partition(b" ")
         target, _, version = rest.partition(b" ")
         if not method.isalpha() or not target.startswith(b"/") or version not in {b"HTTP/1.1", b"HTTP/1.0"}:
-            return Answer.json(400, error="not an HTTP/1 request"), False
+            return Response.json(400, error="not an HTTP/1 request"), False
         if method not in {b"GET", b"HEAD"}:
-            return Answer.json(405, error="only GET and HEAD"), False
+            return Response.json(405, error="only GET and HEAD"), False
         return await self._page(target.partition(b"?")[0].decode("latin-1")), method == b"HEAD"
 
-    async def _page(self, path: str) -> Answer:
+    async def _page(self, path: str) -> Response:
         page = self._pages.get(path)
         if page is None:
-            return Answer.json(404, error="no such page", pages=list(self._pages))
+            return Response.json(404, error="no such page", pages=list(self._pages))
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 return await page()
         except (HoldfastError, TimeoutError) as error:
-            return Answer.json(503, error=f"{type(error).__name__}: {error}")
-        except Exception as error:  # noqa: BLE001 - a bug here must not look like a worker that is gone
+            return Response.json(503, error=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a bug here must not look like a dead worker
             emit("http.broken", path=path, error=error)
-            return Answer.json(500, error=type(error).__name__)
+            return Response.json(500, error=type(error).__name__)
 
 
-def _message(answer: Answer, *, head_only: bool) -> bytes:
-    body = answer.body.encode()
-    allow = "Allow: GET, HEAD\r\n" if answer.status == 405 else ""  # noqa: PLR2004
+def _encoded(response: Response, *, head_only: bool) -> bytes:
+    body = response.body.encode()
+    allow = "Allow: GET, HEAD\r\n" if response.status == 405 else ""  # noqa: PLR2004
     head = (
-        f"HTTP/1.1 {answer.status} {_PHRASES[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
+        f"HTTP/1.1 {response.status} {_PHRASES[response.status]}\r\nContent-Type: {response.content_type}\r\n"
         f"Content-Length: {len(body)}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (b"" if head_only else body)
@@ -213,6 +213,6 @@ def _bad(value: object) -> Exception:
     return limits.refused(
         "http",
         value,
-        "is no address to listen on",
+        "is not an address to listen on",
         hint="Write 8080, 0.0.0.0:8080 or unix:/run/worker.sock.",
     )

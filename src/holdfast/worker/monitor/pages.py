@@ -1,4 +1,4 @@
-"""What a worker says over HTTP: /healthz, /readyz, /metrics, /metrics/queues."""
+"""The pages of a worker: /healthz, /readyz, /metrics, /metrics/queues."""
 
 import asyncio
 import contextlib
@@ -20,26 +20,26 @@ from holdfast.telemetry.metrics import (
 )
 from holdfast.worker.monitor import health
 from holdfast.worker.monitor.health import Condition
-from holdfast.worker.monitor.http import Address, Answer, Page, Server
+from holdfast.worker.monitor.http import Address, HttpServer, Page, Response
 
-PULSE_SECONDS = 0.5
-# To count the jobs of a database takes it a moment: once for all who ask within this time.
+PROBE_SECONDS = 0.5
+# Counting the jobs of a database takes a moment, so all requests within this time share one count.
 OVERVIEW_SECONDS = 5.0
 OVERVIEW_DEADLINE = 10.0
 
 
 @contextlib.contextmanager
 def served(address: Address | None, database: Database, condition: Callable[[], Condition]) -> Iterator[None]:
-    """Within the block, the pages of this worker are to be had there; without an address nothing is counted.
+    """Serve the worker's pages while the block runs. Without an address, nothing is served or counted.
 
-    `condition` is asked from another thread than the worker's.
+    `condition` is called from another thread than the worker's.
     """
     if address is None:
         yield
         return
-    metrics, pulse = Metrics(), Pulse()
-    pages = Pages(database, condition, metrics, pulse)
-    server = Server(address, pages.by_path())
+    metrics, probe = Metrics(), LoopProbe()
+    pages = Pages(database, condition, metrics, probe)
+    server = HttpServer(address, pages.by_path())
     unsubscribe = subscribe(metrics)
     try:
         server.start()
@@ -47,19 +47,19 @@ def served(address: Address | None, database: Database, condition: Callable[[], 
     finally:
         server.stop()
         unsubscribe()
-        pulse.stop()
+        probe.stop()
 
 
 class Pages:
     def __init__(
-        self, database: Database, condition: Callable[[], Condition], metrics: Metrics, pulse: "Pulse"
+        self, database: Database, condition: Callable[[], Condition], metrics: Metrics, probe: "LoopProbe"
     ) -> None:
         self._database = database
         self._condition = condition
         self._metrics = metrics
-        self._pulse = pulse
-        self._born = time.time()
-        self._looking = asyncio.Lock()
+        self._probe = probe
+        self._started_at = time.time()
+        self._overview_lock = asyncio.Lock()
         self._overview = ""
         self._seen_at: float | None = None
 
@@ -71,31 +71,31 @@ class Pages:
             "/metrics/queues": self.queues,
         }
 
-    async def healthz(self) -> Answer:
+    async def healthz(self) -> Response:
         condition = self._condition()
-        return _verdict(condition, health.why_not_alive(condition, self._pulse.missed))
+        return _health_response(condition, health.why_not_alive(condition, self._probe.missed))
 
-    async def readyz(self) -> Answer:
+    async def readyz(self) -> Response:
         condition = self._condition()
-        return _verdict(condition, health.why_not_ready(condition, self._pulse.missed))
+        return _health_response(condition, health.why_not_ready(condition, self._probe.missed))
 
-    async def metrics(self) -> Answer:
+    async def metrics(self) -> Response:
         families = [
             *self._metrics.families(),
-            *health.families_of(self._condition(), self._pulse.missed),
-            *_process(self._born),
+            *health.families_of(self._condition(), self._probe.missed),
+            *_process(self._started_at),
         ]
-        return Answer(200, exposition(families), CONTENT_TYPE)
+        return Response(200, exposition(families), CONTENT_TYPE)
 
-    async def queues(self) -> Answer:
-        """What stands in the database: the same on every worker, so one of them is asked."""
-        async with self._looking:
+    async def queues(self) -> Response:
+        """Return the gauges of the whole database. Every worker has the same, so scrape one of them."""
+        async with self._overview_lock:
             if self._seen_at is None or time.monotonic() - self._seen_at > OVERVIEW_SECONDS:
-                self._overview = await self._look()
+                self._overview = await self._query_overview()
                 self._seen_at = time.monotonic()
-            return Answer(200, self._overview, CONTENT_TYPE)
+            return Response(200, self._overview, CONTENT_TYPE)
 
-    async def _look(self) -> str:
+    async def _query_overview(self) -> str:
         session = self._database.session(("application_name", "holdfast metrics"), deadline=OVERVIEW_DEADLINE)
         try:
             answers = [await session.run(question) for question in questions()]
@@ -104,42 +104,42 @@ class Pages:
         return exposition(families_of(Overview(*answers)))
 
 
-class Pulse:
-    """Beats in the worker's loop, twice a second; a handler that blocks the loop makes it miss."""
+class LoopProbe:
+    """A timer that runs in the worker's loop twice a second. It is late while a handler blocks the loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._beat()
+        self._run()
 
     @property
     def missed(self) -> float:
-        """For how many seconds it should have beaten and has not; from any thread."""
-        return max(time.monotonic() - self._beaten_at - PULSE_SECONDS, 0.0)
+        """Return by how many seconds the timer is late. May be called from any thread."""
+        return max(time.monotonic() - self._ran_at - PROBE_SECONDS, 0.0)
 
     def stop(self) -> None:
         self._next.cancel()
 
-    def _beat(self) -> None:
-        self._beaten_at = time.monotonic()
-        self._next = self._loop.call_later(PULSE_SECONDS, self._beat)
+    def _run(self) -> None:
+        self._ran_at = time.monotonic()
+        self._next = self._loop.call_later(PROBE_SECONDS, self._run)
 
 
-def _verdict(condition: Condition, why: list[str]) -> Answer:
+def _health_response(condition: Condition, why: list[str]) -> Response:
     said = {"worker": condition.worker or None, "name": condition.name}
     if why:
-        return Answer.json(503, status="unavailable", why=why, **said)
-    return Answer.json(200, status="ok", **said)
+        return Response.json(503, status="unavailable", why=why, **said)
+    return Response.json(200, status="ok", **said)
 
 
-def _process(born: float) -> Iterator[Family]:
-    """What every Prometheus client says of its process, by the same names."""
+def _process(started_at: float) -> Iterator[Family]:
+    """Yield what every Prometheus client exports of its process, under the same names."""
     cpu = Family("process_cpu_seconds_total", "counter", "User and system CPU time of this process.")
     cpu.add(time.process_time())
     yield cpu
     start = Family("process_start_time_seconds", "gauge", "When this worker began, in seconds since 1970.")
-    start.add(born)
+    start.add(started_at)
     yield start
-    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux says it
+    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux tells it
         memory = Family("process_resident_memory_bytes", "gauge", "Memory of this process.")
         memory.add(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
         yield memory
