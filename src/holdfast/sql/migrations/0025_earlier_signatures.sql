@@ -29,3 +29,20 @@ alter table holdfast.live
 drop trigger if exists job_arrival on holdfast.job;
 drop trigger if exists job_birth on holdfast.live;
 drop trigger if exists job_leaves_by_the_door on holdfast.job;
+
+-- The attempts of one finish() that did not end their jobs well.
+create type holdfast.returned_attempt as (
+  id uuid,
+  lane_id integer,
+  attempt integer,
+  worker_id uuid,
+  verb text, -- what becomes of the job: dead, cancelled, failed, snoozed, released or interrupted
+  error text,
+  traceback text,
+  wait interval,
+  is_failure boolean,
+  waited double precision,
+  ran double precision
+);
+comment on type holdfast.returned_attempt is
+  'An attempt that did not end its job well, and what becomes of the job. Internal to finish().';

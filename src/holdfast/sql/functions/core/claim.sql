@@ -1,19 +1,19 @@
--- Hand up to `amount` pending jobs to one worker, most urgent first.
+-- Claim up to `amount` pending jobs for one worker, most urgent first.
 --
--- Rows that another worker is claiming are stepped over, so claims never wait
--- for each other. The lease is what the worker must show to report on them; the
--- caller makes it, so that after a lost reply it can ask claimed(lease).
+-- Locked rows are skipped, so claims never wait for each other. The worker must present
+-- the lease to report on these jobs. The caller makes the lease, so that it can ask
+-- claimed(worker, lease) if the reply is lost.
 --
--- Each lane is read from its head, never from the beginning of the index: see
--- advance.sql. Higher priority goes first; within a priority suspects, then
--- returned jobs, then fresh ones, each in the order of their arrival across all
--- lanes: a job is overtaken only by jobs of the same claim. A claim has one
--- suspect at most, which comes last. It is bounded in bytes of payload and headers too, but
--- never below one job. Who has enough to do may ask for what goes before it alone:
--- for jobs `above` a priority.
+-- Higher priorities go first. Within a priority, suspects go first, then returned jobs,
+-- then fresh ones; each kind in the order of arrival across all lanes. So a job is
+-- overtaken only by jobs of the same claim. A claim takes at most one suspect, as its last
+-- job. It ends at 16 MiB of payloads and headers, but takes at least one job. A busy
+-- worker can claim only jobs `above` a given priority.
 --
--- To look into a lane costs 2 to 5 µs. Lanes that are not asked for cost nothing. The
--- plans are pinned, because a never-analyzed table or an eager JIT costs 4 to 40 times.
+-- Each lane is read from its head, never from the beginning of the index: see advance.sql.
+-- A look into a lane costs 2 to 5 µs, and lanes that nobody asks for cost nothing. The
+-- plans are pinned: with a table that was never analyzed, or an eager JIT, a claim takes 4
+-- to 40 times as long.
 create or replace function holdfast.claim(
   worker uuid default null,
   lease uuid default null,
@@ -34,21 +34,11 @@ set plan_cache_mode = force_generic_plan
 as $$
 #variable_conflict use_column
 declare
-  now_at timestamptz := holdfast.clock();
-  consumer uuid := coalesce(claim.worker, gen_random_uuid());
-  new_lease uuid := coalesce(claim.lease, gen_random_uuid());
+  now_at constant timestamptz := holdfast.clock();
+  consumer constant uuid := coalesce(claim.worker, gen_random_uuid());
+  new_lease constant uuid := coalesce(claim.lease, gen_random_uuid());
   known_tasks text[] := claim.tasks;
-  remaining integer := claim.amount;
-  room bigint := 16 * 1024 * 1024;
-  level record;
-  picked record;
-  wanted integer;
-  passed integer;
-  cut bigint;
-  in_order boolean;
-  its_queue text;
-  its_priority integer;
-  is_suspect boolean;
+  room constant bigint := 16 * 1024 * 1024;
 begin
   if current_setting('transaction_isolation') <> 'read committed' then
     perform holdfast.check_isolation('claim');
@@ -56,21 +46,15 @@ begin
   if claim.amount is null or claim.amount not between 1 and 10000 then
     perform holdfast.refuse_value('amount', claim.amount::text, 'must be between 1 and 10000');
   end if;
-
-  if claim.tasks is null then -- whatever there is: lanes are found by their task
-    known_tasks := case
-      when claim.queues is null then array(select l.task from holdfast.lane l where l.id > 0)
-      else array(
-        select l.task
-        from unnest(claim.queues) q (name)
-        cross join lateral (select l.task from holdfast.lane l where l.queue = q.name offset 0) l)
-    end;
+  if claim.tasks is null then -- lanes are found by their task
+    known_tasks := holdfast.tasks_of(claim.queues);
   end if;
 
-  -- Nothing about the worker is asked before a statement that locks `live`: see look_after_gone().
+  -- The worker is checked only by statements that lock `live` first: see look_after_gone().
   --
-  -- A few are asked for and one lane alone has work, as nearly always when a worker was
-  -- woken: then all is one statement, which takes an eighth less time than those below.
+  -- The fast path: a small claim where one lane alone has work, as nearly always when a
+  -- worker was woken. It locks and takes in one statement. With take() instead of an update
+  -- of its own, a claim of one job would cost 10 µs more of 110.
   return query
     with lanes as materialized (
       select l.*
@@ -84,16 +68,17 @@ begin
       worker_id = consumer,
       lease = new_lease,
       attempt = j.attempt + 1,
-      -- It may have come, or fallen due, since we looked at the clock. Not its own time: the clock may have been set back.
       claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
       changed_at = now_at
     from (
-      -- In the order of the lane, as they come: to ask for it would sort them.
+      -- In the order of the lane, as they are read: an ORDER BY here would sort them.
       select j.place, l.queue, l.priority, sum(j.bytes) over () as total
       from holdfast.attending(consumer, now_at)
       cross join lanes l
       cross join lateral (
-        select j.ctid as place, holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
+        select
+          j.ctid as place,
+          holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
         from holdfast.live j
         where j.lane_id = l.id
           and j.state = 'pending'
@@ -107,46 +92,73 @@ begin
         and (select count(*) from lanes) = 1
     ) p
     where j.ctid = p.place
-      and p.total <= room -- else below, where they are looked at one by one
+      and p.total <= room -- otherwise claim_by_level() measures the payloads one by one
     returning
       j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, p.queue, p.priority::integer,
       false, j.worker_id, j.created_at, j.headers;
-  if found then
-    return;
-  end if;
-
-  perform holdfast.attending(consumer, now_at);
   if not found then
-    perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
+    perform holdfast.attending(consumer, now_at);
+    if not found then
+      perform holdfast.attend(consumer, now_at, claim.queues, claim.tasks);
+    end if;
+    return query
+      select j.*
+      from holdfast.claim_by_level(
+        claim.queues, known_tasks, claim.above, claim.amount, room, consumer, new_lease, now_at) j;
   end if;
+end
+$$;
+comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
+  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs above that '
+  'priority. A missing worker id or lease is generated.';
+
+-- Claim level by level: the lanes of one priority and kind at a time, the most urgent first.
+--
+-- Each round finds the place up to which the oldest jobs of these lanes lie (reach), locks
+-- them, and takes what fits (take). The body is long on purpose: a function for the lock
+-- would have to return five values, two of them arrays, for each round.
+create or replace function holdfast.claim_by_level(
+  queues text[], tasks text[], above integer, amount integer, room bigint, worker uuid, lease uuid, now_at timestamptz
+)
+returns setof holdfast.claimed_job
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  remaining integer := claim_by_level.amount;
+  room_left bigint := room;
+  level record;
+  picked record;
+  wanted integer;
+  passed integer;
+  cut bigint;
+begin
   <<levels>>
   for level in
     select
-      l.priority, l.kind, count(*)::integer as amount, min(l.queue) = max(l.queue) as is_one_queue,
+      l.priority, l.kind = 2 as is_suspect, count(*)::integer as amount,
       array_agg(l.id) as ids, array_agg(l.first) as firsts, array_agg(l.queue) as queues
     from (
-      select l.* from holdfast.lanes_at_work(claim.queues, known_tasks, claim.above) l
+      select l.*
+      from holdfast.lanes_at_work(claim_by_level.queues, tasks, above) l
       order by l.priority desc, l.kind desc, l.id
     ) l
     group by l.priority, l.kind
     order by l.priority desc, l.kind desc
   loop
-    its_priority := level.priority;
-    is_suspect := level.kind = 2;
-    continue when is_suspect and not holdfast.may_take_suspect(consumer, now_at);
+    continue when level.is_suspect and not holdfast.may_take_suspect(worker, now_at);
     passed := 0;
 
     loop
-      wanted := case when is_suspect then 1 else remaining end;
-      -- Up to the place where the oldest of all lanes end: whatever is behind them has to wait.
+      wanted := case when level.is_suspect then 1 else remaining end;
+      -- Jobs behind the place where the oldest of all lanes end have to wait.
       cut := case
         when level.amount = 1 then 9223372036854775807
         else holdfast.reach(level.ids, level.firsts, greatest(wanted, passed / 4))
       end;
-      -- Lock them, and note where they lie: the rows stay there until we write.
+      -- Lock them and note their places: the rows stay there until they are updated.
       select
         array_agg(k.place) as places,
-        array_agg(k.n) filter (where level.amount > 1) as at,
         array_agg(k.seq) filter (where level.amount > 1) as seqs,
         min(k.n) <> max(k.n) as is_mixed,
         count(*)::integer as found,
@@ -157,7 +169,9 @@ begin
         select j.place, j.seq, j.bytes, l.n
         from unnest(level.ids, level.firsts) with ordinality l (id, first, n)
         cross join lateral (
-          select j.ctid as place, j.seq, holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
+          select
+            j.ctid as place, j.seq,
+            holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
           from holdfast.live j
           where j.lane_id = l.id
             and j.state = 'pending'
@@ -169,72 +183,39 @@ begin
         ) j
         where l.first <= cut
       ) k;
-      if picked.is_mixed then -- each lane is in order, but not all together
-        select array_agg(k.place order by k.seq), array_agg(k.n order by k.seq)
-        into picked.places, picked.at
-        from unnest(picked.places, picked.at, picked.seqs) k (place, n, seq);
+      if picked.is_mixed then -- each lane is in order, but not all of them together
+        picked.places := array(select k.place from unnest(picked.places, picked.seqs) k (place, seq) order by k.seq);
       end if;
-      if picked.total > room then
+      if picked.total > room_left then
         select f.amount, f.bytes into picked.amount, picked.total
-        from holdfast.fitting(picked.places[:picked.amount], room) f;
-        if picked.amount = 0 and remaining = claim.amount and picked.found > 0 then
-          picked.amount := 1;
-          picked.total := room + 1; -- and nothing beside it
+        from holdfast.fitting(picked.places[:picked.amount], room_left) f;
+        if picked.amount = 0 and remaining = claim_by_level.amount and picked.found > 0 then
+          picked.amount := 1; -- at least one job, however large
+          picked.total := room_left + 1;
         end if;
       end if;
-
-      -- To join by place begins a scan for each job, and each asks the system how long the table is: 1 µs.
-      -- Where they lie in the order of the lane, as after a bulk enqueue, one scan finds all of them.
-      its_queue := level.queues[coalesce(picked.at[1], 1)];
-      in_order := (level.is_one_queue or not picked.is_mixed)
-        and picked.places[1] < picked.places[picked.found / 2]
-        and picked.places[picked.found / 2] < picked.places[picked.found]
-        and picked.places = array(select p.place from unnest(picked.places) p (place) order by p.place);
-      if picked.amount > 0 and in_order then
+      if picked.amount > 0 then
         return query
-          update holdfast.live j
-          set
-            state = 'claimed',
-            worker_id = consumer,
-            lease = new_lease,
-            attempt = j.attempt + 1,
-            claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
-            changed_at = now_at
-          where j.ctid = any(picked.places[:picked.amount])
-          returning
-            j.id, j.task, j.payload, j.attempt, new_lease, j.max_attempts, its_queue, its_priority,
-            is_suspect, consumer, j.created_at, j.headers;
-      elsif picked.amount > 0 then
-        return query
-          update holdfast.live j
-          set
-            state = 'claimed',
-            worker_id = consumer,
-            lease = new_lease,
-            attempt = j.attempt + 1,
-            claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
-            changed_at = now_at
-          from unnest(picked.places[:picked.amount], picked.at[:picked.amount]) p (place, n)
-          where j.ctid = p.place
-          returning
-            j.id, j.task, j.payload, j.attempt, new_lease, j.max_attempts, level.queues[coalesce(p.n, 1)], its_priority,
-            is_suspect, consumer, j.created_at, j.headers;
+          select t.*
+          from holdfast.take(
+            picked.places[:picked.amount], level.ids, level.queues, level.priority, level.is_suspect,
+            worker, lease, now_at) t;
       end if;
       remaining := remaining - picked.amount;
-      room := room - picked.total;
+      room_left := room_left - picked.total;
 
-      if is_suspect and picked.amount > 0 then
-        -- One suspect at a time, and nothing after it. Its start is on record
-        -- before its handler can run, so that only the culprit pays if the
-        -- worker dies again.
-        perform holdfast.start_suspect(consumer, new_lease, level.ids, now_at);
+      if level.is_suspect and picked.amount > 0 then
+        -- One suspect at a time, and nothing after it. Its start is recorded before its handler
+        -- can run, so that only the culprit pays if the worker dies again.
+        perform holdfast.start_suspect(worker, lease, level.ids, now_at);
         exit levels;
       end if;
       exit levels when remaining = 0;
-      exit levels when picked.found > picked.amount; -- enough bytes
+      exit levels when picked.found > picked.amount; -- there is no room for the next one
       exit when cut = 9223372036854775807; -- there are no more
-      -- Others have locked some of them, or their attempts are used up: look further from there, before anything
-      -- less urgent is taken. The more were passed in vain, the further: then more may be locked than are taken.
+      -- Some jobs were locked or had no attempts left. Look behind them before anything less
+      -- urgent is taken. The range grows with the number of jobs passed in vain, since more
+      -- jobs may be locked than are taken.
       passed := passed + greatest(wanted, passed / 4);
       select count(*)::integer, array_agg(l.id), array_agg(j.seq), array_agg(l.queue)
       into level.amount, level.ids, level.firsts, level.queues
@@ -253,8 +234,75 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
-  'Hand up to amount pending jobs to one worker, most urgent first, under one lease; those above a priority alone, if one is given. A missing worker id or lease is made up.';
+comment on function holdfast.claim_by_level(text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
+  'Claim many jobs, suspects, or jobs from several lanes; a part of claim().';
+
+-- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the places given.
+--
+-- One TID scan finds all of them. A join by place would begin a scan for each job, and each
+-- scan asks the system how long the table is, which takes 1 µs. A TID scan returns rows in
+-- the order of their places, so jobs that lie in another order are sorted afterwards.
+create or replace function holdfast.take(
+  places tid[], lanes integer[], queues text[], priority integer, is_suspect boolean,
+  worker uuid, lease uuid, now_at timestamptz
+)
+returns setof holdfast.claimed_job
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+  sorted tid[] := places;
+  ranks bigint[];
+begin
+  if cardinality(places) > 1 then
+    sorted := array(select p from unnest(places) p order by p);
+  end if;
+  if places = sorted then
+    return query
+      update holdfast.live j
+      set
+        state = 'claimed',
+        worker_id = take.worker,
+        lease = take.lease,
+        attempt = j.attempt + 1,
+        -- The job may have come, or fallen due, after this call read the clock. Its own time would
+        -- be wrong if the clock was set back.
+        claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
+        changed_at = now_at
+      where j.ctid = any(places)
+      returning
+        j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts,
+        take.queues[array_position(lanes, j.lane_id)], take.priority, is_suspect, j.worker_id, j.created_at, j.headers;
+  else
+    ranks := array(select u.n from unnest(places) with ordinality u (place, n) order by u.place);
+    return query
+      select
+        t.id, t.task, t.payload, t.attempt, t.lease, t.max_attempts, t.queue, t.priority, t.suspect, t.worker,
+        t.created_at, t.headers
+      from holdfast.take(sorted, lanes, queues, take.priority, is_suspect, take.worker, take.lease, now_at)
+        with ordinality t
+      order by ranks[t.ordinality];
+  end if;
+end
+$$;
+comment on function holdfast.take(tid[], integer[], text[], integer, boolean, uuid, uuid, timestamptz) is
+  'Give locked jobs to a worker under a lease and return them in the order given; a part of claim().';
+
+create or replace function holdfast.tasks_of(queues text[])
+returns text[]
+language plpgsql volatile -- so that it sees what was committed while it waited for a lock
+as $$
+begin
+  if tasks_of.queues is null then
+    return array(select l.task from holdfast.lane l where l.id > 0);
+  end if;
+  return array(
+    select l.task
+    from unnest(tasks_of.queues) q (name)
+    cross join lateral (select l.task from holdfast.lane l where l.queue = q.name offset 0) l);
+end
+$$;
+comment on function holdfast.tasks_of(text[]) is 'Return the tasks of all lanes of some queues, or of every queue.';
 
 -- The lanes that have something to hand out, and where: what lies between the head and
 -- the first job is walked over here, and not again. Without a SET clause, as the next
@@ -381,24 +429,6 @@ as $$
 $$;
 comment on function holdfast.attending(uuid, timestamptz) is 'A row if a worker is known and was heard of lately.';
 
-create or replace function holdfast.start_suspect(worker uuid, lease uuid, lanes integer[], now_at timestamptz)
-returns void
-language sql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  insert into holdfast.running (job_id, lease, started_at, changed_at)
-  select j.id, j.lease, now_at, now_at
-  from holdfast.live j
-  where j.worker_id = start_suspect.worker
-    and j.state = 'claimed'
-    and j.lease = start_suspect.lease
-    and j.lane_id = any(lanes)
-  on conflict (job_id) do update
-    set lease = excluded.lease, started_at = excluded.started_at, changed_at = excluded.changed_at,
-      deadline_at = null, progress = null, stage = null, message = null, step = null, published = 0
-$$;
-comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is 'Record the start of the suspect that was claimed under this lease.';
-
 -- How large a payload may be when it is sent. How large one is that was compressed is
 -- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
 -- Without a SET clause, so that it becomes a part of the query that asks.
@@ -464,56 +494,3 @@ as $$
   order by l.priority desc, l.kind desc, j.seq
 $$;
 comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
-
--- Whether a worker holds a suspect that is not cleared yet: that may still kill the
--- worker. A suspect is cleared when it has run clearly longer than at any death so far.
--- Twenty innocent jobs of an hour each would otherwise run one after the other.
-create or replace function holdfast.has_uncleared_suspect(worker uuid, now_at timestamptz)
-returns boolean
-language sql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-  select exists (
-    select
-    from holdfast.live j
-    join holdfast.lane l on l.id = j.lane_id
-    left join lateral (select d.longest from holdfast.death d where d.job_id = j.id offset 0) d on true
-    where j.worker_id = has_uncleared_suspect.worker
-      and j.state = 'claimed'
-      and l.kind = 2
-      and now_at - j.claimed_at < holdfast.clearing_time(d.longest)
-  )
-$$;
-comment on function holdfast.has_uncleared_suspect(uuid, timestamptz) is 'Whether this worker holds a suspect that has not run for long enough to be cleared.';
-
-create or replace function holdfast.clearing_time(longest interval)
-returns interval
-language sql immutable
-as $$
-  select greatest(interval '5 seconds', 2 * clearing_time.longest)
-$$;
-comment on function holdfast.clearing_time(interval) is 'How long a suspect must run to be cleared, given how long it had run at a death.';
-
--- Whether a worker may take a suspect now. Two claims of one worker must not both find
--- that it may, so they wait for each other at its row. That also puts on record that
--- the worker is alive at this moment: if it dies later, recover() sees that the
--- suspects it holds had been cleared.
-create or replace function holdfast.may_take_suspect(worker uuid, now_at timestamptz)
-returns boolean
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  if holdfast.has_uncleared_suspect(may_take_suspect.worker, now_at) then
-    return false;
-  end if;
-  update holdfast.worker w
-  set heartbeat_at = greatest(w.heartbeat_at, now_at)
-  where w.id = may_take_suspect.worker
-    and w.lost_at is null
-    and w.left_at is null;
-  return found and not holdfast.has_uncleared_suspect(may_take_suspect.worker, now_at);
-end
-$$;
-comment on function holdfast.may_take_suspect(uuid, timestamptz) is 'Whether a worker may take a suspect now; a worker takes the next one when the last is cleared.';

@@ -137,7 +137,8 @@ returns bigint
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.bury(
+  select holdfast.end_jobs(
+    'dead',
     array_agg(j.id),
     array_agg(coalesce(j.last_error, format('all %s attempts are used up', j.max_attempts))),
     bury_spent.now_at)

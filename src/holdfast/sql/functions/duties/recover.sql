@@ -295,8 +295,8 @@ begin
     select j.id from holdfast.live j
     where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(started.ended)) and j.cancel_requested_at is null);
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
-  perform holdfast.call_off(cancelled, now_at);
-  perform holdfast.bury(dead, null, now_at);
+  perform holdfast.end_jobs('cancelled', cancelled, null, now_at);
+  perform holdfast.end_jobs('dead', dead, null, now_at);
   if take_back.reason is null then
     insert into holdfast.death as d (job_id, deaths, longest)
     select s.id, s.deaths, s.ran

@@ -273,7 +273,7 @@ begin
   if known.state in ('scheduled', 'pending') then
     insert into holdfast.attempt_error (job_id, attempt, failed_at, error)
     values (give_up.id, known.attempt, now_at, left(why, 10000));
-    perform holdfast.bury(array[give_up.id], array[why], now_at);
+    perform holdfast.end_jobs('dead', array[give_up.id], array[why], now_at);
     perform holdfast.note('give up', give_up.id::text, jsonb_build_object('reason', left(why, 1000)));
     return 'dead';
   end if;

@@ -46,7 +46,7 @@ begin
     -- A dead one may have been replayed while others were waited for.
     exit when cardinality(waiting || held) = (select count(*) from holdfast.live j where j.id = any(mine));
   end loop;
-  perform holdfast.call_off(waiting, now_at);
+  perform holdfast.end_jobs('cancelled', waiting, null, now_at);
   update holdfast.live j
   set cancel_requested_at = coalesce(j.cancel_requested_at, now_at)
   where j.id = any(held);

@@ -1,0 +1,214 @@
+-- Send jobs whose attempts did not end them to where their outcome, their attempts and a
+-- request to cancel send them: a part of finish().
+create or replace function holdfast.give_back(
+  ids uuid[],
+  leases uuid[],
+  outcomes text[],
+  errors text[],
+  tracebacks text[],
+  retries boolean[],
+  delays interval[],
+  durations double precision[],
+  now_at timestamptz
+)
+returns bigint
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+#variable_conflict use_column
+declare
+  returned holdfast.returned_attempt[];
+begin
+  returned := holdfast.returned_attempts(
+    ids, leases, outcomes, errors, tracebacks, retries, delays, durations, now_at);
+  if returned = '{}' then
+    return 0;
+  end if;
+
+  insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error, traceback)
+  select r.id, r.attempt, now_at, r.worker_id, left(r.error, 10000), left(r.traceback, 20000)
+  from unnest(returned) r
+  where r.error is not null;
+  perform holdfast.note_ends('failed', array_agg(r.lane_id), array_agg(r.waited), array_agg(r.ran), now_at)
+  from unnest(returned) r
+  where r.is_failure
+  having count(*) > 0;
+  perform holdfast.log_returned(returned, now_at);
+
+  perform holdfast.end_jobs(r.verb, array_agg(r.id), array_agg(r.error), now_at)
+  from unnest(returned) r
+  where r.verb in ('dead', 'cancelled')
+  group by r.verb
+  order by r.verb desc;
+  perform holdfast.put_back(
+    array_agg(r.id), array_agg(r.error), case r.verb when 'released' then array_agg(r.id) else '{}' end,
+    case r.verb when 'interrupted' then 1 end, now_at)
+  from unnest(returned) r
+  where r.verb in ('interrupted', 'released')
+  group by r.verb
+  order by r.verb;
+
+  update holdfast.live j
+  set
+    state = 'scheduled',
+    run_at = now_at + least(greatest(coalesce(r.wait, interval '0'), interval '0'), interval '100 years'),
+    -- A snooze is not an attempt. The limit ends a job that snoozes forever.
+    max_attempts = case when r.verb = 'snoozed' then least(j.max_attempts + 1, 32767) else j.max_attempts end,
+    last_error = coalesce(left(r.error, 10000), j.last_error),
+    last_lease = j.lease,
+    last_outcome = r.verb,
+    lease = null,
+    worker_id = null,
+    changed_at = now_at
+  from (
+    select i.verb, i.error, i.wait, p.place
+    from unnest(returned) i
+    cross join lateral (select j.ctid as place from holdfast.live j where j.id = i.id offset 0) p
+    where i.verb in ('failed', 'snoozed')
+  ) r
+  where j.ctid = r.place;
+
+  delete from holdfast.running x where x.job_id = any(array(select r.id from unnest(returned) r));
+  return cardinality(returned);
+end
+$$;
+comment on function holdfast.give_back(
+  uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
+  'Send failed, snoozed, released and interrupted jobs to where they belong. Returns how many reports were accepted.';
+
+-- Decide for each report that does not end its job well what becomes of the job: the `verb`.
+create or replace function holdfast.returned_attempts(
+  ids uuid[],
+  leases uuid[],
+  outcomes text[],
+  errors text[],
+  tracebacks text[],
+  retries boolean[],
+  delays interval[],
+  durations double precision[],
+  now_at timestamptz
+)
+returns holdfast.returned_attempt[]
+language plpgsql volatile -- its plan is kept, while a function in SQL is planned again in each transaction
+as $$
+#variable_conflict use_column
+begin
+  return array(
+    select row(
+      j.id, j.lane_id, j.attempt, j.worker_id,
+      case
+        when j.cancel_requested_at is not null then 'cancelled'
+        when r.outcome in ('failed', 'interrupted')
+          and (r.retry is false or x.once or j.attempt >= j.max_attempts) then 'dead'
+        else r.outcome
+      end,
+      case r.outcome
+        when 'interrupted' then coalesce(r.error, 'interrupted: its worker was stopped')
+        when 'failed' then coalesce(r.error, 'failed')
+      end,
+      r.traceback,
+      case
+        when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue))
+        else r.delay
+      end,
+      -- An attempt that was interrupted or cancelled is no failure.
+      r.outcome = 'failed' and j.cancel_requested_at is null,
+      date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)),
+      case
+        when r.duration is null then date_part('epoch', now_at - coalesce(x.started_at, j.claimed_at))
+        else least(greatest(r.duration, 0), 1e9)
+      end
+    )::holdfast.returned_attempt
+    from unnest(ids, leases, outcomes, errors, tracebacks, retries, delays, durations)
+      r (id, lease, outcome, error, traceback, retry, delay, duration)
+    cross join lateral (select * from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0) j
+    join holdfast.lane l on l.id = j.lane_id
+    left join lateral (
+      select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0
+    ) x on true
+    where r.outcome in ('failed', 'snoozed', 'released', 'interrupted')
+  );
+end
+$$;
+comment on function holdfast.returned_attempts(
+  uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
+  'Return the accepted reports of attempts that did not end their jobs well, and what becomes of the jobs.';
+
+-- Write the events of jobs that will be tried again, with their progress. The row in
+-- `running` that holds it is deleted afterwards.
+create or replace function holdfast.log_returned(returned holdfast.returned_attempt[], now_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  select holdfast.log_events(
+    array_agg(r.id), array_agg(l.queue), array_agg(j.task), array_agg(r.attempt), array_agg('job.' || r.verb),
+    array_agg(jsonb_strip_nulls(jsonb_build_object(
+      'error', left(r.error, 1000),
+      'run_at', case when r.verb <> 'interrupted' then now_at + coalesce(r.wait, interval '0') end,
+      'progress', x.progress, 'stage', x.stage, 'step', x.step))),
+    now_at)
+  from unnest(returned) r
+  cross join lateral (select j.task from holdfast.live j where j.id = r.id offset 0) j
+  join holdfast.lane l on l.id = r.lane_id
+  left join lateral (select x.* from holdfast.running x where x.job_id = r.id offset 0) x on true
+  where r.verb in ('failed', 'snoozed', 'interrupted')
+$$;
+comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamptz) is
+  'Write the events of attempts that failed, were snoozed or interrupted.';
+
+-- Move held jobs back into a lane of `kind` beside their own, to new places in
+-- their old order. Without a kind, suspects stay suspects: they had not started, so
+-- nothing has cleared them. Those in `refunded` get the attempt of this claim back.
+create or replace function holdfast.put_back(ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+  lanes record;
+begin
+  if cardinality(ids) = 0 then
+    return;
+  end if;
+  perform holdfast.check_places(ids);
+  -- Apart, as arrays: joined to the jobs, each would be looked up once for each lane
+  -- where the planner takes `live` for empty.
+  select
+    array_agg(d.lane_id) as old,
+    array_agg(holdfast.sibling(
+      d.lane_id, coalesce(put_back.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
+  into lanes
+  from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;
+  update holdfast.live j
+  set
+    state = 'pending',
+    lane_id = o.new_lane,
+    seq = o.new_seq,
+    attempt = case when j.id = any(refunded) then greatest(j.attempt - 1, 0) else j.attempt end,
+    last_lease = j.lease,
+    last_outcome = case when j.id = any(refunded) then 'released' else 'interrupted' end,
+    last_error = coalesce(left(o.error, 10000), j.last_error),
+    lease = null,
+    worker_id = null,
+    changed_at = now_at
+  from (
+    -- Places are given out above the sort; a join there would mix them up.
+    select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
+    from (
+      select j.place, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane
+      from unnest(ids, errors) i (id, error)
+      cross join lateral (
+        select j.ctid as place, j.lane_id, j.seq from holdfast.live j where j.id = i.id offset 0
+      ) j
+      order by j.seq
+    ) b
+  ) o
+  where j.ctid = o.place;
+  perform holdfast.wake_lanes(lanes.new);
+end
+$$;
+comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';
