@@ -3,6 +3,10 @@
 --
 -- The functions that replace them are created in the same transaction, so no caller misses one.
 
+-- Lock the table and its partition in the order of every enqueue. To lock `live` first, as the lines below
+-- would, leads to a deadlock.
+lock table holdfast.job in access exclusive mode;
+
 -- 0.1 had these signatures without their last parameters.
 drop function if exists holdfast.claim(uuid, uuid, text[], text[], integer);
 drop function if exists holdfast.finish(
