@@ -21,7 +21,7 @@ TARGET = 2.0
 # The share that a part may have today. Lower a figure when its part has become better; never raise one.
 CEILINGS = {
     "src": 9.5,
-    "sql": 20.9,
+    "sql": 20.2,
     "docs": TARGET,
     "readme": TARGET,
     "changelog": TARGET,
