@@ -20,7 +20,7 @@ from holdfast.client import Holdfast, Job
 from holdfast.database import in_transaction
 from holdfast.database.statements import aowner_of, owner_of
 from holdfast.testing.draining import ALL, draining
-from holdfast.testing.stage import Failure, Stage
+from holdfast.testing.stage import HandlerError, Stage
 from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
 from holdfast.values.job import JobSnapshot, JobState, NewJob
 
@@ -63,7 +63,7 @@ class _Inline:
     def __init__(self, holdfast: Holdfast) -> None:
         self._holdfast = holdfast
         # Of all calls: the worker of one may run the jobs of another.
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, HandlerError] = {}
 
     def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
         self._refuse_in_a_loop("enqueue", "await aenqueue(…)")

@@ -19,7 +19,7 @@ class Crash(BaseException):
         return "crash.here() was called in a worker that crash.during() did not run"
 
 
-class Failure(NamedTuple):
+class HandlerError(NamedTuple):
     """The error of a handler, with the exception itself unless the handler ran in another process."""
 
     text: str
@@ -37,7 +37,7 @@ class Stage:
     moment: Moment | None = None
     task: str | None = None
     # The error of each job's last attempt, by the id of the job.
-    failures: dict[str, Failure] = field(default_factory=dict)
+    failures: dict[str, HandlerError] = field(default_factory=dict)
     lost: Lost | None = None
 
     def ends(self, moment: Moment, job: Claimed) -> bool:

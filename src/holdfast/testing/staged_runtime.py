@@ -12,7 +12,7 @@ from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import Database
 from holdfast.task import Registry
-from holdfast.testing.stage import Crash, Failure, Lost, Stage
+from holdfast.testing.stage import Crash, HandlerError, Lost, Stage
 from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import Running
@@ -76,7 +76,7 @@ class StagedExecutor(Executor):
 
     def _failed(self, running: Running, error: BaseException) -> Failed:
         job = running.job
-        self._stage.failures[job.id] = Failure("", error)  # the text is added when the failure is emitted
+        self._stage.failures[job.id] = HandlerError("", error)  # the text is added in _emit_failure
         if _is_crash(error) and self._stage.ends("during", job):
             return Failed("lost")  # never reported
         return super()._failed(running, error)
@@ -84,7 +84,7 @@ class StagedExecutor(Executor):
     def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
         raised = self._stage.failures.get(job.id)
-        self._stage.failures[job.id] = Failure(outcome.error, raised and raised.error)
+        self._stage.failures[job.id] = HandlerError(outcome.error, raised and raised.error)
         super()._emit_failure(running, outcome)
 
 
