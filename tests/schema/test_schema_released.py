@@ -42,7 +42,10 @@ LEFT_FOR_CALLS_UNDER_WAY: dict[str, set[str]] = {
         "birth()",
         "bury(uuid[],text[],timestamp with time zone)",
         "call_off(uuid[],timestamp with time zone)",
-        "give_back(uuid[],uuid[],text[],text[],text[],boolean[],interval[],timestamp with time zone,double precision[])",
+        (
+            "give_back(uuid[],uuid[],text[],text[],text[],boolean[],interval[],timestamp with time zone,"
+            "double precision[])"
+        ),
         "is_newborn(holdfast.job)",
         "log_given_back(uuid[],text[],text[],interval[],timestamp with time zone)",
         "refuse_arrival(holdfast.job)",

@@ -1,1 +1,1 @@
-"""Bridges to other libraries; each is imported by whoever has that library, and by nobody else."""
+"""Integrations with other libraries. Each is imported only by code that uses that library."""

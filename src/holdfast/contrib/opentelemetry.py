@@ -1,16 +1,16 @@
-"""Spans of OpenTelemetry from the enqueue of a job to its run: `pip install 'holdfast[otel]'`.
+"""OpenTelemetry spans from the enqueue of a job to its run: `pip install 'holdfast[otel]'`.
 
     from holdfast.contrib.opentelemetry import instrument
 
     instrument(hf)
 
     request ─► enqueue mail.welcome (PRODUCER)            in the web server
-                      └─► run mail.welcome (CONSUMER)     in a worker, also minutes later, also on a retry
-                                 └─► whatever the handler does
+                      └─► run mail.welcome (CONSUMER)     in a worker, perhaps later, perhaps on a retry
+                                 └─► spans of the handler
 
-The context travels in the job's headers, as the propagators that are set up write it: by default as
-`traceparent`, `tracestate` and `baggage` of the W3C. Attributes follow the conventions for messaging.
-Arguments and results are not among them; an error is the text that is stored with the job, secrets masked.
+The job's headers carry the context, as the configured propagators write it: by default as `traceparent`,
+`tracestate` and `baggage` of the W3C. Attributes follow the conventions for messaging. They contain no
+arguments and no results. An error is the text that is stored with the job, with secrets masked.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ try:
     from opentelemetry import propagate, trace
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
-except ImportError as error:  # pragma: no cover - said for those who have not installed it
+except ImportError as error:  # pragma: no cover - only if the extra is not installed
     raise ImportError("OpenTelemetry is not installed; pip install 'holdfast[otel]'") from error
 
 from holdfast.calls import Claimed, Report
@@ -39,11 +39,11 @@ _TELLS_OF_FAILURE = {"failed", "interrupted"}
 def instrument(
     hf: Holdfast, *, tracer_provider: TracerProvider | None = None, link: bool = False
 ) -> Callable[[], None]:
-    """Make spans of what is enqueued and run through `hf` from now on; the answer ends that.
+    """Make spans for everything enqueued and run through `hf` from now on. Return a function that stops it.
 
-    A run is a child of its enqueue, so both are one trace. With `link` it begins a trace of its own, linked
-    to that of the enqueue: for jobs that run hours later, or thousands of them from one request. Call it
-    before `hf.worker()`.
+    A run is a child of its enqueue, so both are one trace. With `link` the run begins its own trace, which
+    links to that of the enqueue: for jobs that run hours later, or thousands of jobs from one request. Call
+    it before `hf.worker()`.
     """
     tracing = _Tracing(trace.get_tracer("holdfast", tracer_provider=tracer_provider), link=link)
     hf.around_enqueue = tracing.enqueuing
@@ -65,7 +65,7 @@ class _Tracing:
 
     @contextlib.contextmanager
     def enqueuing(self, jobs: Iterable[NewJob]) -> Iterator[Sending]:
-        """One span for a call, however many jobs it has: each of them leads back to it."""
+        """Make one span for a call, whatever number of jobs it has: each of them refers to it."""
         single = jobs[0] if isinstance(jobs, tuple) else None
         name = "enqueue" if single is None else f"enqueue {single.task}"
         attributes: dict[str, Any] = {
@@ -134,7 +134,7 @@ def _note_outcome(span: Span, report: Report) -> None:
 
 
 def _addressed(jobs: Iterable[NewJob], carrier: Mapping[str, str]) -> Iterable[NewJob]:
-    """The same jobs, with the context among their headers; what the caller has put there stays."""
+    """Return the jobs with the context in their headers; the caller's own headers stay."""
     plain = _beside({}, carrier)
     for job in jobs:
         headers = plain if job.headers is None else _beside(msgspec.json.decode(job.headers), carrier)
@@ -142,7 +142,7 @@ def _addressed(jobs: Iterable[NewJob], carrier: Mapping[str, str]) -> Iterable[N
 
 
 def _beside(own: dict[str, Any], carrier: Mapping[str, str]) -> str:
-    """The headers with as much of the context as has room: a baggage alone may have 8 KiB."""
+    """Return the headers with as much of the context as fits: a baggage alone may have 8 KiB."""
     for names in (carrier.keys(), {"traceparent"}):
         context = {name: value for name, value in carrier.items() if name in names}
         text = msgspec.json.encode(context | own)

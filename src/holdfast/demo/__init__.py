@@ -1,14 +1,14 @@
-"""Holdfast in a quarter of a minute: `holdfast demo`.
+"""Shows Holdfast in a quarter of a minute: `holdfast demo`.
 
-    jobs      the tasks: begin to read here
-    plan      what is enqueued, and how it is to end
+    jobs      the tasks: start reading here
+    plan      the jobs to enqueue, and how each should end
     crew      the workers, each a process of its own; one of them is killed
-    picture   how things stand, as the database tells it
-    view      that on a screen, along with the news
-    verdict   what was planned beside what has happened
+    picture   the state of jobs and workers, read from the database
+    view      the screen: the state and the news
+    verdict   compares the plan with the outcome
 
-It needs nothing but Python: without an address it brings its own PostgreSQL, of which nothing is left
-afterwards. On a database of yours it uses only queues named `demo.*`.
+It needs nothing but Python. Without an address it brings its own PostgreSQL, and removes it afterwards. On
+your own database it uses only queues named `demo.*`.
 """
 
 import time
@@ -35,7 +35,7 @@ KILL_AT_PERCENT = 40
 
 
 def main(dsn: str | None = None, *, plan: Sequence[Planned] = PLAN, limit: float = LIMIT) -> int:
-    """Watch jobs run, fail, retry and finish; 0 if each of them ended as planned, within so many seconds."""
+    """Watch jobs run, fail, retry and finish. Return 0 if each of them ended as planned and in time."""
     console = Console(highlight=False)
     try:
         with within(limit + CLEAN_UP_SECONDS), on_a_database(dsn), hf:
@@ -49,7 +49,7 @@ def main(dsn: str | None = None, *, plan: Sequence[Planned] = PLAN, limit: float
 
 
 class Show:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(self, console: Console, dsn: str | None, plan: Sequence[Planned], limit: float) -> None:
         self._console = console
@@ -92,7 +92,7 @@ class Show:
         self._say(f"{len(self._cast) - rolled_back} jobs are enqueued{more}")
 
     def _until(self, reached: Callable[[], bool]) -> bool:
-        """Look on until it is reached; not for ever."""
+        """Watch until a condition is met or the time is up."""
         while not reached():
             if self._seconds > self._limit:
                 return False
@@ -112,7 +112,7 @@ class Show:
         )
 
     def _kill_a_worker(self) -> None:
-        """Once, in the middle of a job that is planned to survive it; another takes its place."""
+        """Kill a worker once, in the middle of a job that should survive it, and start another."""
         for job in self._picture.in_progress:
             if self._crew.killed or not self._cast[job.id].loses_a_worker:
                 return

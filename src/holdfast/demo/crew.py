@@ -1,4 +1,4 @@
-"""The workers of the demo, each a process of its own: started, killed, stopped."""
+"""Starts, kills and stops the demo's workers, each a process of its own."""
 
 import subprocess
 import sys
@@ -6,19 +6,19 @@ import tempfile
 from contextlib import suppress
 from typing import IO, Self
 
-# A worker that is not heard of for so long is given up, and its jobs are taken back. The default is half
-# a minute; a show cannot wait for that.
+# A worker without a heartbeat for this long is declared lost, and its jobs are taken back. The default is
+# half a minute, too long for a demo.
 LEASE_TIME = 2.0
 CONCURRENCY = 6
 PATIENCE = 5.0
 
 
 class WorkerFailed(Exception):  # noqa: N818 - the name says what went wrong
-    """A worker ended that nobody had stopped."""
+    """A worker ended without being stopped."""
 
 
 class Crew:
-    """Workers by name. All of them are gone when the context ends."""
+    """Workers by name. All of them have ended when the context ends."""
 
     def __init__(self) -> None:
         self.killed: str | None = None
@@ -42,7 +42,7 @@ class Crew:
         self.pids.add(self._at_work[name].pid)
 
     def kill(self, name: str) -> None:
-        """As `kill -9`, or the kernel out of memory: it cannot say a word."""
+        """Kill a worker as `kill -9` or the kernel out of memory would: it cannot report anything."""
         with self._at_work.pop(name) as worker:
             worker.kill()
         self.killed = name

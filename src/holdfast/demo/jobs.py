@@ -1,7 +1,7 @@
 """The tasks of the demo: a small shop with mails, payments, pictures and videos.
 
-This is all that a program has to say: functions, and under what conditions they run. The handlers only
-sleep; a real one would send, charge and render.
+A program declares nothing more: functions, and the conditions under which they run. These handlers only
+sleep; real ones would send, charge and render.
 """
 # ruff: noqa: ARG001, S311 - nothing is really sent, and nothing has to be unguessable
 
@@ -16,20 +16,20 @@ hf = Holdfast()
 
 @hf.task(queue="demo.mail", priority=Priority.USER)
 async def welcome(user: int) -> str:
-    """Somebody has just signed up and looks at the inbox: before everything else."""
+    """Urgent: a user has just signed up and waits for this mail."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     return f"sent to user {user}"
 
 
 @hf.task(queue="demo.mail")
 async def reminder(appointment: int) -> None:
-    """Enqueued now, sent when its time has come."""
+    """Enqueued now, sent at its time."""
     await asyncio.sleep(0.1)
 
 
 @hf.task(queue="demo.mail")
 async def newsletter(issue: int) -> None:
-    """Cancelled before anybody got it."""
+    """Cancelled before a worker has started it."""
 
 
 @hf.task(queue="demo.mail")
@@ -40,7 +40,7 @@ async def confirmation(order: int) -> None:
 
 @hf.task(queue="demo.shop", max_attempts=5)
 async def payment(invoice: int, ctx: Context) -> str | Retry:
-    """The bank is down at first, so it is asked again. (A handler may as well just raise.)"""
+    """The bank is down at first, so the job tries again. (A handler may also just raise.)"""
     await asyncio.sleep(0.2)
     if ctx.attempt <= 2:  # noqa: PLR2004 - twice
         return Retry(after=1.0, error="the bank does not answer")
@@ -49,27 +49,27 @@ async def payment(invoice: int, ctx: Context) -> str | Retry:
 
 @hf.task(queue="demo.shop", max_attempts=2)
 async def catalogue(file: str) -> Retry:
-    """Can never work: after its last attempt it is kept as dead, with its errors, for somebody to see."""
+    """Never works: after its last attempt it is kept as dead, with its errors, for an operator."""
     await asyncio.sleep(0.2)
     return Retry(after=1.0, error="line 3 has no price")
 
 
 @hf.task(queue="demo.shop", priority=Priority.BACKFILL)
 async def reindex(product: int) -> None:
-    """A backfill: whenever nothing better is to be done."""
+    """A backfill: runs when nothing more urgent is left."""
     await asyncio.sleep(random.uniform(0.2, 0.6))
 
 
 @hf.task(queue="demo.media")
 def thumbnail(picture: int) -> dict[str, int]:
-    """A plain function runs in a thread, so that it may block."""
+    """A plain function runs in a thread, so it may block."""
     time.sleep(random.uniform(0.2, 0.6))
     return {"picture": picture, "width": 320}
 
 
 @hf.task(queue="demo.media", priority=Priority.USER)
 async def video(number: int, ctx: Context) -> str:
-    """A long one, which tells how far it is. Its worker may die meanwhile: then another starts over."""
+    """A long job that reports its progress. If its worker dies, another starts it again."""
     for percent in range(100):
         ctx.progress(percent, stage=("fetching", "encoding", "publishing")[percent // 34])
         await asyncio.sleep(0.04)

@@ -1,4 +1,4 @@
-"""What has happened since the last look, in sentences."""
+"""Describes in sentences what has happened since the last call."""
 
 from collections.abc import Iterator
 

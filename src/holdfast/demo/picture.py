@@ -1,4 +1,4 @@
-"""How things stand, as the database tells it."""
+"""Reads the state of jobs and workers from the database."""
 
 from collections import Counter
 from collections.abc import Container, Mapping
@@ -10,13 +10,13 @@ from holdfast.calls import WorkerRow
 from holdfast.demo.jobs import QUEUES, hf
 from holdfast.demo.plan import Cast, Planned
 
-# Far more than one run has: a database of the user's own may remember earlier ones.
+# Far more than one run has, because your own database may have jobs of earlier runs.
 AMOUNT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The jobs and the workers of this run at one moment of it."""
+    """The jobs and the workers of this run at one moment."""
 
     seconds: float = 0.0
     cast: Cast = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Picture:
 
     @property
     def in_progress(self) -> list[JobSnapshot]:
-        """Running jobs that tell how far they are."""
+        """Running jobs that report their progress."""
         running = [job for job in self.jobs.values() if job.state is JobState.RUNNING and job.stage]
         return sorted(running, key=label)
 
@@ -59,5 +59,5 @@ def look(seconds: float, cast: Cast, pids: Container[int | None]) -> Picture:
 
 
 def label(job: JobSnapshot) -> str:
-    """What to call a job: its task and its first argument."""
+    """Return a name for a job: its task and its first argument."""
     return f"{job.task.rpartition('.')[2]} {next(iter(job.payload.values()), '')}"

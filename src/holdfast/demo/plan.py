@@ -1,4 +1,4 @@
-"""What is enqueued, and how each of it is to end: the demo succeeds if it ends so."""
+"""The jobs to enqueue, and how each should end: the demo succeeds if they end so."""
 
 import random
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from holdfast.demo.jobs import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """Jobs that are to end alike: in this state (`None`: they never come to be), after so many attempts."""
+    """Jobs that should end alike: in this state (`None`: they never exist), after this many attempts."""
 
     what: str
     fate: str
@@ -72,7 +72,7 @@ Cast = dict[UUID, Planned]
 
 
 def enqueue(plan: Sequence[Planned]) -> Cast:
-    """Enqueue everything in one go; says which job belongs to which part of the plan."""
+    """Enqueue everything in one call, and return which job belongs to which part of the plan."""
     calls = [(job, kind) for kind in plan for job in kind.jobs if kind.end is not None]
     random.Random(4).shuffle(calls)  # noqa: S311 - all kinds mixed, as on a busy day
     jobs = hf.enqueue_many(job for job, _ in calls)
@@ -87,13 +87,13 @@ def enqueue(plan: Sequence[Planned]) -> Cast:
 
 
 class SoldOut(Exception):  # noqa: N818 - bad luck, not a mistake
-    """Somebody else got the last one."""
+    """Another customer got the last one."""
 
 
 def _enqueue_and_roll_back(jobs: Sequence[NewJob]) -> list[UUID]:
     enqueued: list[UUID] = []
     with suppress(SoldOut), hf.database.connection() as conn, conn.transaction():
-        # Here the order would be stored, on the same connection. What fails takes the jobs along.
+        # The order would be stored here, on the same connection. If that fails, the jobs are gone too.
         enqueued = [job.id for job in hf.enqueue_many(jobs, conn=conn)]
         raise SoldOut
     return enqueued

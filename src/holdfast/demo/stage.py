@@ -1,4 +1,4 @@
-"""Where the demo takes place, and how it is kept from hanging."""
+"""Sets up the database of the demo, and keeps the demo from hanging."""
 
 import os
 import signal
@@ -11,9 +11,9 @@ CLEAN_UP_SECONDS = 6.0
 
 @contextmanager
 def on_a_database(dsn: str | None) -> Iterator[None]:
-    """Say where to work, to this process and those it starts: the database given, or a new embedded one.
+    """Set the database for this process and those it starts: the given one, or a new embedded one.
 
-    The embedded one lives in a temporary directory, so that it neither meets nor leaves any data.
+    The embedded one lives in a temporary directory, so that it meets no other data and leaves none.
     """
     if dsn:
         with _environment(HOLDFAST_DSN=dsn):
@@ -38,7 +38,7 @@ def _environment(**ours: str) -> Iterator[None]:
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Nothing takes longer, not even a database that hangs; and whoever is told to go tidies up first."""
+    """Limit the time of the demo, even if a database hangs, and clean up after a signal."""
 
     def ring(*_: object) -> None:
         raise TimeoutError(f"something hung: it had not ended after {seconds:.0f} s")
@@ -51,7 +51,7 @@ def within(seconds: float) -> Iterator[None]:
         signal.SIGTERM: signal.signal(signal.SIGTERM, go),
         signal.SIGHUP: signal.signal(signal.SIGHUP, go),
     }
-    signal.setitimer(signal.ITIMER_REAL, seconds, CLEAN_UP_SECONDS)  # once more, if tidying up hangs as well
+    signal.setitimer(signal.ITIMER_REAL, seconds, CLEAN_UP_SECONDS)  # once more, if cleaning up hangs as well
     try:
         yield
     finally:

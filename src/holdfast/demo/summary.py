@@ -1,4 +1,4 @@
-"""The end of the demo: what happened, and where to read on."""
+"""The end of the demo: what happened, and where to read more."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How many jobs end in a second, now and over the last while."""
+"""Counts how many jobs end in a second, now and over the last periods."""
 
 from collections import deque
 
@@ -9,7 +9,7 @@ LENGTH = 24
 
 
 class Throughput:
-    """Counts in periods of half a second; what it says is the average of the last two seconds."""
+    """A counter with periods of half a second. It returns the average of the last two seconds."""
 
     def __init__(self) -> None:
         self._ended = 0
@@ -29,6 +29,6 @@ class Throughput:
 
     @property
     def line(self) -> str:
-        """The last periods as a line of little bars."""
+        """Return the last periods as a line of small bars."""
         highest = max(self._periods, default=0) or 1
         return "".join(BLOCKS[round(amount / highest * (len(BLOCKS) - 1))] for amount in self._periods)

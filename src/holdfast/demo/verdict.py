@@ -1,4 +1,4 @@
-"""What was planned beside what has happened."""
+"""Compares the plan with the outcome."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ def judge(plan: Sequence[Planned], picture: Picture, killed: str | None) -> Iter
 
 
 def outcome(kind: Planned, jobs: Sequence[JobSnapshot]) -> str:
-    """How these jobs have ended, in a few words."""
+    """Return how these jobs have ended, in a few words."""
     if not jobs and kind.end is None:
         return "never existed"
     states = [f"{amount} {state}" for state, amount in Counter(job.state for job in jobs).most_common()]
@@ -67,7 +67,7 @@ def _of_the_killed(picture: Picture, name: str | None) -> Verdict:
 
 
 def _of_the_order(picture: Picture) -> Iterator[Verdict]:
-    """Everything was enqueued at once, so the more urgent must have waited less."""
+    """Compare waiting times: all jobs were enqueued at once, so more urgent ones must have waited less."""
     waits: dict[int, list[float]] = {}
     for job in picture.jobs.values():
         if job.claimed_at and job.run_at == job.created_at:

@@ -1,4 +1,4 @@
-"""The demo on a screen: the story line by line and, on a terminal, a board below it that is repainted."""
+"""The screen of the demo: the story line by line and, on a terminal, a board below that is repainted."""
 
 from typing import Self
 
@@ -35,7 +35,7 @@ SECONDS_BETWEEN_LINES = 2.0
 
 
 class View:
-    """Where there is no terminal (a pipe, a log), the board is a plain line every two seconds."""
+    """Without a terminal (a pipe, a log), the board is a plain line every two seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,7 +61,7 @@ class View:
         self._console.print(line)
 
     def show(self, picture: Picture) -> None:
-        """Show how things stand."""
+        """Show the current state."""
         self._throughput.note(picture.seconds, picture.ended)
         if self._console.is_interactive:
             self._board.update(board(picture, self._throughput), refresh=True)
@@ -71,13 +71,13 @@ class View:
 
 
 def status(picture: Picture, throughput: Throughput) -> str:
-    """How things stand, in a line."""
+    """Return the current state as a line."""
     counts = [f"{picture.states[state]} {state}" for state in JobState if picture.states[state]]
     return f"{', '.join(counts)} ({throughput.per_second:.0f} jobs/s)"
 
 
 def board(picture: Picture, throughput: Throughput) -> RenderableType:
-    """How things stand, at a glance."""
+    """Return the current state as a board."""
     halves = Table.grid(expand=True, padding=(0, 2))
     halves.add_column(ratio=2)
     halves.add_column(ratio=3, min_width=48)

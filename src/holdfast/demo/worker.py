@@ -1,4 +1,4 @@
-"""A worker process of the demo: what `holdfast worker holdfast.demo.jobs:hf` starts in earnest."""
+"""A worker process of the demo: the same that `holdfast worker holdfast.demo.jobs:hf` starts."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ def main(name: str) -> None:
 
 
 def _end_with_the_demo() -> None:
-    sys.stdin.read()  # the demo holds the other end: this returns when it is gone, in whatever way
+    sys.stdin.read()  # the demo holds the other end: this returns when the demo is gone for any reason
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -1,6 +1,6 @@
 """Fixtures for pytest: a real PostgreSQL, a fresh database for each test, and a clock that moves.
 
-They are there as soon as Holdfast is installed:
+They are available as soon as Holdfast is installed:
 
     def test_a_welcome_is_sent_after_an_hour(hf, clock, drain, assert_enqueued):
         job = hf.enqueue("mail.welcome", {"user_id": 7}, delay=3600)
@@ -9,12 +9,12 @@ They are there as soon as Holdfast is installed:
         drain()
         assert job.refresh().state == "completed"
 
-The server is the embedded one, without fsync; set HOLDFAST_TEST_DSN to use another (a superuser's DSN:
-databases are made and dropped there).
+The server is the embedded one, without fsync. Set HOLDFAST_TEST_DSN to use another one. It needs a
+superuser's DSN, because databases are created and dropped there.
 
-What the fixtures do is here as functions too, for those who do without them: each takes the `Holdfast`
-first. The package is loaded in every run of pytest of everybody who has Holdfast, so it loads nothing that
-`import holdfast` does not: a worker only when one is to run.
+Each fixture is also a function in this package, which takes the `Holdfast` as its first argument. Every
+pytest run loads this package where Holdfast is installed. So it loads nothing that `import holdfast` does
+not, and a worker only when one runs.
 """
 
 from holdfast.testing.clocks import Clock

@@ -1,4 +1,4 @@
-"""The time of a test database, moved by hand. Its functions are in `sql/testing.sql`."""
+"""Moves the time of a test database by hand. Its SQL functions are in `sql/testing.sql`."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -11,34 +11,34 @@ from holdfast.values.errors import UnknownOption
 
 PARTS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 
-# Not among those of `calls`: only test databases have them.
+# Not in `calls`, because only test databases have these functions.
 _now = Function("clock", {})
 _advance = Function("test_advance", {"seconds": "double precision"})
 _set = Function("test_set", {"at": "timestamptz"})
 
 
 class Clock:
-    """The time of one test database. It goes on by itself; workers find out at their next look."""
+    """The time of one test database. It continues by itself, and workers read it at their next call."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
 
     def now(self) -> datetime:
-        """What time it is there, in UTC: the time by which Holdfast judges everything."""
+        """Return the time in that database, in UTC. Holdfast judges everything by it."""
         return self._run(_now(_time))
 
     async def anow(self) -> datetime:
         return await self._arun(_now(_time))
 
     def advance(self, by: timedelta | None = None, **parts: float) -> datetime:
-        """Move the clock, by a timedelta or `hours=3, minutes=30`; what time it is then."""
+        """Move the clock by a timedelta or `hours=3, minutes=30`, and return the new time."""
         return self._run(advance(_length(by, parts)))
 
     async def aadvance(self, by: timedelta | None = None, **parts: float) -> datetime:
         return await self._arun(advance(_length(by, parts)))
 
     def set(self, at: datetime) -> datetime:
-        """Let it be this time; the clock goes on from there."""
+        """Set the clock to this time, from which it continues."""
         return self._run(_set(_time, limits.moment("at", at)))
 
     async def aset(self, at: datetime) -> datetime:

@@ -1,12 +1,12 @@
-"""Lose a worker at a chosen moment, and see its job run again.
+"""Loses a worker at a chosen moment, so that a test sees its job run again.
 
     crash.before(charge)        claimed, but the handler has not begun
     crash.during(charge)        the handler calls crash.here()
-    crash.after(charge)         the handler is done, and nobody was told
-    crash.recover()             its lease runs out: the others take its jobs back
+    crash.after(charge)         the handler has ended, and the job was not reported
+    crash.recover()             its lease expires: other workers take its jobs back
 
-The worker is a real one in this process. It vanishes without a word: what it holds stays claimed, and it
-sends no more heartbeats.
+The worker is a real one in this process. It vanishes silently: its jobs stay claimed, and it sends no more
+heartbeats.
 """
 
 from typing import Any, NoReturn
@@ -26,15 +26,17 @@ from holdfast.values.job import JobSnapshot
 
 __all__ = ["Crash", "Crashes"]
 
-# A worker is lost after its lease time; but half of it in which nobody listened is forgiven, and so is who
-# was heard of since the look before the last. Looks at every quarter are steady listening.
+# A worker is lost after its lease time. But half a lease without any call of `recover` is forgiven, and so is
+# a heartbeat since the last call but one. Calls at every quarter of the lease avoid both.
 LOOKS_IN_A_LEASE = 4
 MOST_LOOKS = 40
 
 
 class Crashes:
-    """The crashes of one test. Each method runs a worker of this Holdfast until it is lost, with the first
-    job of this task, or of any; and returns that job as it was left. Options are those of a worker.
+    """The crashes of one test.
+
+    Each method runs a worker of this Holdfast until it is lost, with the first job of this task or of any. It
+    returns that job as it was left. The options are those of a worker.
     """
 
     def __init__(self, holdfast: Holdfast) -> None:
@@ -42,9 +44,9 @@ class Crashes:
         self._lost: list[Lost] = []
 
     def before(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        """Lose the worker when it has claimed the job, before the handler begins.
+        """Lose the worker after it has claimed the job, before the handler begins.
 
-        Nothing was written down of a start, so the attempt will not count.
+        No start was recorded, so the attempt will not count.
         """
         return self._run("before", task, options)
 
@@ -59,7 +61,7 @@ class Crashes:
         return await self._arun("during", task, options)
 
     def after(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        """Lose the worker when the handler is done, one way or the other, before that is reported."""
+        """Lose the worker when the handler has ended in any way, before that is reported."""
         return self._run("after", task, options)
 
     async def aafter(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
@@ -67,8 +69,11 @@ class Crashes:
 
     @staticmethod
     def here(*_args: Any, **_kwargs: Any) -> NoReturn:
-        """Where `during` is to lose its worker. It takes any arguments, so it can stand in for whatever the
-        handler calls: `monkeypatch.setattr(bank, "charge", crash.here)`."""
+        """Lose the worker here, in a run by `during`.
+
+        It takes any arguments, so it can replace what the handler calls: `monkeypatch.setattr(bank, "charge",
+        crash.here)`.
+        """
         raise Crash
 
     @staticmethod
@@ -76,7 +81,7 @@ class Crashes:
         raise Crash
 
     def recover(self) -> None:
-        """Move the clock past the leases of the lost workers, as others look on: their jobs are back."""
+        """Move the clock past the leases of the lost workers, and have their jobs taken back."""
         carry(self._holdfast, self._recovering())
 
     async def arecover(self) -> None:
@@ -95,7 +100,7 @@ class Crashes:
         self, moment: Moment, task: Task[..., Any] | str | None, options: dict[str, Any]
     ) -> Steps[JobSnapshot]:
         stage = Stage(moment, task.name if isinstance(task, Task) else task)
-        # One at a time, so that the others are not lost with it by chance.
+        # One job at a time, so that other jobs are not lost with it by chance.
         yield from draining({"concurrency": 1, **options}, stage)
         if stage.lost is None:
             what = f"job of {stage.task}" if stage.task else "job"

@@ -1,4 +1,4 @@
-"""Run what is due, in this process, by a real worker."""
+"""Runs due jobs in this process, with a real worker."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,7 +15,7 @@ ALL = 2**31 - 1
 
 
 def drain_queue(holdfast: Holdfast, **options: Any) -> None:
-    """Run everything that is due, and whatever that makes due. The options are those of a worker."""
+    """Run everything that is due, and the jobs that this makes due. The options are those of a worker."""
     refuse_in_a_loop("drain()", "await adrain()")
     carry(holdfast, draining(options))
 
@@ -26,15 +26,16 @@ async def adrain_queue(holdfast: Holdfast, **options: Any) -> None:
 
 
 def draining(options: Mapping[str, Any], stage: Stage | None = None) -> Steps[None]:
-    """Until nothing is left that such a worker takes, or it is lost."""
+    """Run workers until none of them finds a job, or one is lost."""
     left: set[tuple[Any, ...]] = set()
     yield from _promoting()
     while True:
         yield Shift(options, stage)
         if stage is not None and stage.lost:
             return
-        # A worker ends when it finds nothing more; what it has put off for a moment is due by now. What waits
-        # as it did before is not for this worker: of a paused queue, say, or of a task that it does not know.
+        # A worker ends when it finds nothing more. A job that it has snoozed for a moment is due by now. Jobs
+        # that still wait are not for this worker: their queue is paused, for example, or it does not know
+        # their task.
         yield from _promoting()
         waiting = {(job.id, job.changed_at) for job in (yield calls.list_jobs(state=PENDING, amount=ALL))}
         if waiting <= left:

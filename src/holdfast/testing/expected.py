@@ -1,4 +1,4 @@
-"""The job that a test expects: how it differs from one that is there, and both in words."""
+"""The job that a test expects: how it differs from an existing job, and both as text."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,14 @@ from holdfast.values.errors import BadArguments, UnknownOption, suggest
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.secret import MARK, mask
 
-# What two times may differ by: the one was taken a little later than the other.
+# Two times may differ by this, because one was taken a little later than the other.
 SECOND = timedelta(seconds=1)
 SHOWN = 10
 WIDTH = 200
 
 
 class Wanted(TypedDict, total=False):
-    """What is said of a job; what is left out may be anything."""
+    """The expected fields of a job. Fields that are left out may be anything."""
 
     args: Mapping[str, Any] | None
     queue: str | None
@@ -61,7 +61,7 @@ class Expected:
         )
 
     def differences(self, job: JobSnapshot) -> list[str]:
-        """In what the job is another one, in words."""
+        """Return the differences between this job and the expected one, as text."""
         found = [] if job.task == self.task else [f"its task is {job.task}"]
         payload = job.payload if isinstance(job.payload, dict) else {}
         for name, value in self.args.items():
@@ -100,7 +100,7 @@ class Expected:
 
 
 def listed(jobs: Sequence[JobSnapshot], expected: Expected | None = None) -> str:
-    """A line for each of the first jobs; with what makes it another one than was expected."""
+    """Return a line for each of the first jobs, with their differences from the expected one."""
     lines = [_line(job, expected.differences(job) if expected else []) for job in jobs[:SHOWN]]
     if len(jobs) > SHOWN:
         lines.append(f"… and {len(jobs) - SHOWN} more")
@@ -114,7 +114,7 @@ def _line(job: JobSnapshot, differences: list[str]) -> str:
 
 
 def _plain(task: Task[..., Any] | str, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments as a payload has them."""
+    """Return the arguments as a payload has them."""
     if not isinstance(args, Mapping) or not all(isinstance(name, str) for name in args):
         raise limits.refused(
             "args", args, "must be a mapping of arguments", hint='Write args={"user_id": 7}.'
@@ -123,7 +123,7 @@ def _plain(task: Task[..., Any] | str, args: Mapping[str, Any]) -> dict[str, Any
     if isinstance(task, Task):
         signature = task.arguments.signature
         for name in given:
-            # A slip of the pen would match no job: an assertion would fail, and a refutation always pass.
+            # A misspelled name would match no job: an assertion would fail, but a refutation always pass.
             if name not in signature.hints and not signature.takes_more:
                 raise BadArguments(
                     f"{task.name} has no argument {name!r}",

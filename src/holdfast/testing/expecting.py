@@ -1,9 +1,9 @@
-"""Is this job enqueued? Asked of the database: live jobs count, those that have ended do not.
+"""Checks in the database whether a job is enqueued. Live jobs count, and jobs that have ended do not.
 
     assert_enqueued(hf, welcome, args={"user_id": 7}, delay=3600)
     refute_enqueued(hf, "mail.welcome", queue="bulk")
 
-A job of a transaction that is not committed is seen by that connection alone: give it as `conn`.
+Only its own connection sees a job of an uncommitted transaction: pass it as `conn`.
 """
 
 from dataclasses import replace
@@ -20,7 +20,7 @@ from holdfast.values import limits
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.secret import MASK
 
-# In the order in which a job goes through them: one that moves meanwhile is seen twice rather than not.
+# In the order of a job's life: a job that moves meanwhile is seen twice instead of never.
 LIVE = (JobState.SCHEDULED, JobState.PENDING, JobState.CLAIMED, JobState.RUNNING)
 
 
@@ -32,10 +32,10 @@ def assert_enqueued(
     conn: Any = None,
     **wanted: Unpack[Wanted],
 ) -> list[JobSnapshot]:
-    """The live jobs that match, oldest first: one at least, or just `count`.
+    """Return the live jobs that match, oldest first: at least one, or exactly `count`.
 
-    `args` is a part of what the task is called with; `delay` is counted from the enqueue, and both it and
-    `run_at` are compared to the second. Raises an `AssertionError` that lists the nearest jobs there are.
+    `args` are some of the task's arguments. `delay` counts from the enqueue. `delay` and `run_at` are
+    compared to the second. Raises an `AssertionError` that lists the nearest jobs.
     """
     return carry(holdfast, _asserting(Expected.of("assert_enqueued", task, wanted), count), conn)
 
@@ -55,7 +55,7 @@ async def aassert_enqueued(
 def refute_enqueued(
     holdfast: Holdfast, task: Task[..., Any] | str, *, conn: Any = None, **wanted: Unpack[Wanted]
 ) -> None:
-    """There is no such live job; else an `AssertionError` that lists them."""
+    """Raise an `AssertionError` that lists the live jobs that match, if there are any."""
     carry(holdfast, _refuting(Expected.of("refute_enqueued", task, wanted)), conn)
 
 
@@ -67,7 +67,7 @@ async def arefute_enqueued(
 
 
 def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
-    """Every job that has not ended, oldest first."""
+    """Return every job that has not ended, oldest first."""
     found = {}
     for state in LIVE:
         for job in (yield calls.list_jobs(task=task, state=state, amount=ALL)):
@@ -100,7 +100,7 @@ def _refuting(expected: Expected) -> Steps[None]:
 
 
 def _surroundings(expected: Expected) -> Steps[str]:
-    """What there is instead."""
+    """Return a text that lists the jobs that exist instead."""
     jobs = yield from live()
     near = sorted(jobs, key=expected.distance)
     said = (

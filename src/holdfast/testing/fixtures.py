@@ -1,4 +1,4 @@
-"""The fixtures, for pytest to find: a server, a database for each test, and what can be done with it."""
+"""The pytest fixtures: a server, a database for each test, and functions that act on it."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
@@ -44,7 +44,7 @@ def holdfast_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def holdfast_template(holdfast_server: str) -> Iterator[str]:
-    """A database with the schema and a movable clock, that the tests' own are copied from."""
+    """A database with the schema and a movable clock, from which the tests' databases are copied."""
     name = f"holdfast_template_{uuid4().hex[:8]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute(f'create database "{name}"')
@@ -82,7 +82,7 @@ def clock(holdfast_dsn: str) -> Clock:
 
 @pytest.fixture
 def drain(hf: Holdfast) -> Callable[..., None]:
-    """Run a worker until nothing that is due is left: `drain()`, or `drain(concurrency=1)`."""
+    """Run a worker until nothing due is left: `drain()`, or `drain(concurrency=1)`."""
 
     def drain(holdfast: Holdfast | None = None, **options: Any) -> None:
         drain_queue(holdfast or hf, **options)
@@ -102,7 +102,7 @@ def adrain(hf: Holdfast) -> Callable[..., Awaitable[None]]:
 
 @pytest.fixture(name="assert_enqueued")
 def assert_enqueued_fixture(hf: Holdfast) -> Callable[..., list[JobSnapshot]]:
-    """`assert_enqueued(welcome, args={"user_id": 7})`: such a job waits or runs; those that match."""
+    """`assert_enqueued(welcome, args={"user_id": 7})`: such a job is live. Returns the matching jobs."""
     return partial(assert_enqueued, hf)
 
 
@@ -126,13 +126,13 @@ def arefute_enqueued_fixture(hf: Holdfast) -> Callable[..., Awaitable[None]]:
 
 @pytest.fixture(name="inline")
 def inline_fixture(hf: Holdfast) -> Callable[..., AbstractContextManager[None]]:
-    """`with inline():` a job runs while it is enqueued."""
+    """`with inline():` runs a job while it is enqueued."""
     return lambda holdfast=None: inline(holdfast or hf)
 
 
 @pytest.fixture
 def crash(hf: Holdfast) -> Crashes:
-    """Workers that are lost: `crash.after(welcome)`, then `crash.recover()`."""
+    """Loses workers: `crash.after(welcome)`, then `crash.recover()`."""
     return Crashes(hf)
 
 

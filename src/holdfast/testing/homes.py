@@ -1,4 +1,4 @@
-"""A home for a server that is thrown away: in memory, where there is plenty of it."""
+"""Temporary homes for test servers: in memory, if there is enough."""
 
 import os
 import tempfile
@@ -12,9 +12,10 @@ ROOM = 4 * 1024**3
 
 @contextmanager
 def temporary_home() -> Iterator[Path]:
-    """An empty directory that root's server can reach too; gone afterwards.
+    """Yield an empty directory that root's server can reach too. It is removed afterwards.
 
-    To copy a database for a test takes 30 ms in memory, and on a disk 190 ms or, beside other writers, 700.
+    Copying a database for a test takes 30 ms in memory. On a disk it takes 190 ms, or 700 ms while others
+    write.
     """
     with tempfile.TemporaryDirectory(prefix="hf-", dir=_memory(), ignore_cleanup_errors=True) as home:
         Path(home).chmod(0o755)
@@ -22,7 +23,7 @@ def temporary_home() -> Iterator[Path]:
 
 
 def _memory() -> Path | None:
-    """Not where somebody has said where temporary files go, nor in a container's 64 MB."""
+    """Return whether to use memory: not if TMPDIR is set, and not in a container's 64 MB."""
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
     facts = os.statvfs(MEMORY)

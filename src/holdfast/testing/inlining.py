@@ -1,9 +1,9 @@
-"""Inline mode: whoever enqueues finds the job done when the call returns.
+"""Inline mode: a job is done when the call that enqueued it returns.
 
-Nothing is faked: the job is stored and committed, and a worker claims it, runs it and reports on it, before
-`enqueue` comes back. So its state is what it would be in life, retries and all.
+Nothing is faked. The job is stored and committed, and a worker claims it, runs it and reports on it before
+`enqueue` returns. So its state is the same as in production, including retries.
 
-    enqueue ─► in a handler that runs inline? ─ yes ─► the worker at hand will find it
+    enqueue ─► in a handler that runs inline? ─ yes ─► the worker of that handler will find it
                        │ no
                        ├─ on a connection whose transaction is open ─► runs only after its commit: left alone
                        └─► drain ─► one of them raised? HandlerFailed
@@ -20,16 +20,16 @@ from holdfast.client import Holdfast, Job
 from holdfast.database import in_transaction
 from holdfast.database.statements import aowner_of, owner_of
 from holdfast.testing.draining import ALL, draining
-from holdfast.testing.stage import Failure, Stage
+from holdfast.testing.stage import HandlerError, Stage
 from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
 from holdfast.values.job import JobSnapshot, JobState, NewJob
 
 
 class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, it says what went wrong
-    """A job that ran inline has raised; `__cause__` is what it raised, `job` what became of it.
+    """A job that ran inline has raised; `__cause__` is its exception, `job` the job afterwards.
 
-    It is an `AssertionError` because in life no enqueue raises what a handler does: code under test that
-    catches a `ValueError` or a `HoldfastError` there must not catch this.
+    It is an `AssertionError`, because in production no enqueue raises a handler's exception. Code under test
+    that catches a `ValueError` or a `HoldfastError` there must not catch this.
     """
 
     def __init__(self, message: str, job: JobSnapshot) -> None:
@@ -39,9 +39,9 @@ class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, 
 
 @contextlib.contextmanager
 def inline(holdfast: Holdfast) -> Iterator[None]:
-    """Within the block, every job that is enqueued here and due runs at once, as do those that it enqueues.
+    """Run every due job at once that is enqueued in the block, and the jobs that it enqueues.
 
-    Raises `HandlerFailed` from the call that enqueued if one of them raised.
+    Raises `HandlerFailed` from the call that enqueued, if one of them raised.
     """
     mode = _Inline(holdfast)
     ours = {
@@ -63,7 +63,7 @@ class _Inline:
     def __init__(self, holdfast: Holdfast) -> None:
         self._holdfast = holdfast
         # Of all calls: the worker of one may run the jobs of another.
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, HandlerError] = {}
 
     def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
         self._refuse_in_a_loop("enqueue", "await aenqueue(…)")
@@ -104,7 +104,7 @@ class _Inline:
             await acarry(self._holdfast, self._steps(family))
 
     def _left_alone(self, jobs: Sequence[Job[Any]]) -> bool:
-        """Whether they come from a handler: the worker that runs it drains the queue."""
+        """Return whether these jobs come from a handler, whose worker drains the queue."""
         family = self._family()
         if family is not None:
             family += [job.id for job in jobs]
@@ -139,7 +139,7 @@ class _Inline:
         ) from error
 
 
-# Which jobs belong to the call that is under way, by the mode that runs them; handlers inherit it.
+# The jobs of the current call, by the mode that runs them. Handlers inherit it.
 _families: ContextVar[dict[int, list[UUID]]] = ContextVar("holdfast_inline")
 
 

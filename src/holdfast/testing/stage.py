@@ -1,4 +1,4 @@
-"""What a worker in a test lets be seen of it, and at which moment it is to be lost."""
+"""The errors of a test worker's handlers, and the moment when the worker is lost."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,17 +10,17 @@ Moment = Literal["before", "during", "after"]
 
 
 class Crash(BaseException):
-    """Raised in a handler, it loses the worker without a word: only in one run by `crash.during()`.
+    """Raised in a handler, it silently loses the worker, but only in a run by `crash.during()`.
 
-    In any other worker it is a failure of the job like every exception.
+    In any other worker it fails the job, like every exception.
     """
 
     def __str__(self) -> str:
         return "crash.here() was called in a worker that crash.during() did not run"
 
 
-class Failure(NamedTuple):
-    """What a handler raised; the exception itself unless it ran in a process of its own."""
+class HandlerError(NamedTuple):
+    """The error of a handler, with the exception itself unless the handler ran in another process."""
 
     text: str
     error: BaseException | None
@@ -36,10 +36,10 @@ class Lost(NamedTuple):
 class Stage:
     moment: Moment | None = None
     task: str | None = None
-    # By the id of the job: what its last attempt raised.
-    failures: dict[str, Failure] = field(default_factory=dict)
+    # The error of each job's last attempt, by the id of the job.
+    failures: dict[str, HandlerError] = field(default_factory=dict)
     lost: Lost | None = None
 
     def ends(self, moment: Moment, job: Claimed) -> bool:
-        """Whether the worker is to be lost now, with this job."""
+        """Return whether to lose the worker now, with this job."""
         return self.moment == moment and self.lost is None and self.task in {None, job.task}

@@ -1,7 +1,7 @@
-"""A worker's life in a test: the real one, but what its handlers raise is kept, and it may end in a crash.
+"""The runtime of a worker in a test: a real one that keeps its handlers' errors, and that may crash.
 
-A crash is what the others see of it: no report, nothing given back, no farewell, no further heartbeat. The
-jobs stay claimed in its name until somebody takes it for lost.
+A crash looks to others like a real one: no report, nothing given back, no deregistration, no heartbeat. The
+jobs stay claimed in its name until it is declared lost.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from holdfast import calls
 from holdfast.calls import Claimed, Report
 from holdfast.database import Database
 from holdfast.task import Registry
-from holdfast.testing.stage import Crash, Failure, Lost, Stage
+from holdfast.testing.stage import Crash, HandlerError, Lost, Stage
 from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import Running
@@ -36,7 +36,7 @@ class StagedRuntime(Runtime):
     async def _finish_work(self) -> None:
         if self._stage.lost is None:
             return await super()._finish_work()
-        # Whoever was done before it does not share its fate. What is forgotten is not reported either.
+        # Reports of earlier jobs are written first. A job that was dropped is not reported.
         self._held.close()
         await self._wait_for_reports()
         self._held.drop_all()
@@ -63,8 +63,8 @@ class StagedExecutor(Executor):
         crashed = job.id in stage.failures and _is_crash(stage.failures[job.id].error)
         began = report.outcome != "released"
         if (crashed and stage.ends("during", job)) or (began and stage.ends("after", job)):
-            # As if it had run for as long as it takes for a start to be written down: otherwise the
-            # death would not be counted for this job.
+            # As if the job had run long enough for its start to be recorded. Otherwise the crash would not
+            # count for this job.
             await self._record(calls.start([job.id], [job.lease], [FLUSH_SECONDS]))
             await self._lose(job)
         return report
@@ -76,20 +76,20 @@ class StagedExecutor(Executor):
 
     def _failed(self, running: Running, error: BaseException) -> Failed:
         job = running.job
-        self._stage.failures[job.id] = Failure("", error)  # the words are found by those who tell it
+        self._stage.failures[job.id] = HandlerError("", error)  # the text is added in _emit_failure
         if _is_crash(error) and self._stage.ends("during", job):
-            return Failed("lost")  # which nobody will hear of
+            return Failed("lost")  # never reported
         return super()._failed(running, error)
 
     def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
         raised = self._stage.failures.get(job.id)
-        self._stage.failures[job.id] = Failure(outcome.error, raised and raised.error)
+        self._stage.failures[job.id] = HandlerError(outcome.error, raised and raised.error)
         super()._emit_failure(running, outcome)
 
 
 def _is_crash(error: BaseException | None) -> bool:
-    """Also one that came out of a group of tasks."""
+    """Return whether this is a Crash, or a group that contains one."""
     return isinstance(error, Crash) or (
         isinstance(error, BaseExceptionGroup) and error.subgroup(Crash) is not None
     )

@@ -1,6 +1,6 @@
-"""What is asked of a database, and of workers, in a test: written once, carried out sync or async.
+"""Steps of a test against a database and workers: written once, run sync or async.
 
-A step is a call, whose answer is sent back, or a shift of a worker.
+A step is a call, whose answer is sent back, or a run of a worker.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A worker with these options, until it finds nothing more to do."""
+    """A worker with these options, which runs until it finds nothing more to do."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     stage: Stage | None = None
@@ -73,7 +73,7 @@ async def acarry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
 
 
 def refuse_in_a_loop(what: str, instead: str) -> None:
-    """A worker has an event loop of its own, and there is one at most in a thread."""
+    """Refuse to run in an event loop: a worker needs its own, and a thread can have only one."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
