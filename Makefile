@@ -31,6 +31,7 @@ lint: .venv $(BIN)/zensical  ## style, types, the layers of the house and the li
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python docs/build_site.py
 

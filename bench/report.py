@@ -88,10 +88,10 @@ TABLES: list[tuple[str, list[Column]]] = [
     (
         "Holdfast alone: a look at a queue in which five million wait, ms",
         [
-            ("hf.stats()", "looks", "stats_ms", "ms"),
-            ("hf.statistics()", "looks", "statistics_ms", "ms"),
-            ("hf.health()", "looks", "health_ms", "ms"),
-            ("hf.jobs()", "looks", "jobs_ms", "ms"),
+            ("hf.stats.count()", "looks", "stats_ms", "ms"),
+            ("hf.stats.recent()", "looks", "statistics_ms", "ms"),
+            ("hf.health.check()", "looks", "health_ms", "ms"),
+            ("hf.jobs.list()", "looks", "jobs_ms", "ms"),
             ("job.refresh()", "looks", "job_ms", "ms"),
         ],
     ),

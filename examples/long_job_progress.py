@@ -18,7 +18,7 @@ seen = {stage: asyncio.Event() for stage in STAGES}
 
 
 @hf.task(queue="media")
-async def convert(video: str, ctx: Context) -> dict[str, str]:
+async def convert(ctx: Context, video: str) -> dict[str, str]:
     for done, stage in enumerate(STAGES):
         ctx.progress(100 * done / len(STAGES), stage=stage, message=video)
         # A real job would work for an hour here. In this example a stage lasts until the watcher has seen it.

@@ -35,7 +35,7 @@ def place_order(customer: str, total: int, *, in_stock: bool = True) -> UUID:
             "insert into shop_order (customer, total) values (%s, %s) returning id", [customer, total]
         ).fetchone()
         assert row is not None  # noqa: S101 - an insert that returns has a row
-        job = confirm.options(conn=conn).enqueue(order_id=row[0])
+        job = confirm.on(conn).enqueue(order_id=row[0])
         if not in_stock:
             raise OutOfStock
     return job.id

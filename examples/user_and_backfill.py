@@ -11,7 +11,7 @@ hf = Holdfast()
 
 
 @hf.task(queue="thumbnails", priority=Priority.BACKFILL)
-def thumbnail(picture: str, ctx: Context) -> None:
+def thumbnail(ctx: Context, picture: str) -> None:
     print(f"{ctx.priority:>4}  {picture}")
 
 

@@ -29,7 +29,7 @@ SECONDS_PER_PAGE = float(os.environ.get("SECONDS_PER_PAGE", "0.2"))
 
 
 @hf.task(name="render", queue="films", priority=Priority.USER)
-async def render(title: str, pages: int, ctx: Context) -> str:
+async def render(ctx: Context, title: str, pages: int) -> str:
     await ctx.astep("write the script", asyncio.sleep, SECONDS_PER_PAGE)
     for page in ctx.track(range(1, pages + 1), stage="rendering", message=title):
         await asyncio.sleep(SECONDS_PER_PAGE)

@@ -54,7 +54,7 @@ def _awaited(bench: Bench, peer: Peer, _round: int) -> Figures:
             jobs = hf.enqueue_many(
                 holdfast.NewJob(task="noop", payload='{"n": 0}', queue="bench") for _ in range(WAITERS)
             )
-            asyncio.run(hf.agather(jobs, timeout=60))
+            asyncio.run(hf.jobs.agather(jobs, timeout=60))
             return {**percentiles(spent), "thousand_s": time.perf_counter() - began}
 
 

@@ -23,21 +23,21 @@ def _looks(bench: Bench, peer: Peer, _round: int) -> Figures:
     ):
         waiting = bench.amount(WAITING)
         _fill(connection, waiting)
-        first = hf.jobs(state="pending", limit=1)[0].id
+        first = hf.jobs.list(state="pending", limit=1)[0].id
         looks: dict[str, Callable[[], object]] = {
             "stats": hf.stats,
-            "statistics": hf.statistics,
-            "by_task": lambda: hf.statistics(by="task"),
+            "statistics": hf.stats.recent,
+            "by_task": lambda: hf.stats.recent(by="task"),
             "health": hf.health,
             "queues": hf.queues,
             "jobs": hf.jobs,
-            "jobs_of_a_queue": lambda: hf.jobs(queue="q1", state="pending"),
+            "jobs_of_a_queue": lambda: hf.jobs.list(queue="q1", state="pending"),
             "job": hf.job(first).refresh,
         }
         if connection.execute("select to_regproc('holdfast.why')").fetchone() != (None,):
             looks["why"] = lambda: connection.execute("select * from holdfast.why(%s)", [first]).fetchall()
         figures = {f"{name}_ms": _slowest(look) for name, look in looks.items()}
-        counted = sum(stat.jobs for stat in hf.stats())
+        counted = sum(stat.jobs for stat in hf.stats.count())
         return {
             **figures,
             "slowest_ms": max(figures.values()),

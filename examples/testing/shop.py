@@ -33,7 +33,7 @@ async def send(letter: str) -> None:
 
 
 @hf.task(name="shop.charge", max_attempts=2)
-def charge(order: int, amount: int, ctx: Context) -> None:
+def charge(ctx: Context, order: int, amount: int) -> None:
     pay(amount, key=ctx.job_id)
     confirm.enqueue(order=order)
 

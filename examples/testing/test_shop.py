@@ -44,7 +44,7 @@ def test_a_refused_card_is_given_up_after_two_attempts(hf, clock, drain):
     for _ in range(2):
         drain()
         clock.advance(hours=1)
-    (dead,) = hf.dead()
+    (dead,) = hf.dead.list()
     assert (dead.task, dead.attempt) == ("shop.charge", 2)
 
 
@@ -65,7 +65,7 @@ def test_a_worker_is_lost_while_it_pays(hf, crash, drain, monkeypatch):
     assert shop.payments == {}
     crash.recover()
     drain()
-    (paid,) = hf.jobs(task="shop.charge")
+    (paid,) = hf.jobs.list(task="shop.charge")
     assert (paid.state, paid.attempt) == ("completed", 1)
 
 

@@ -1,7 +1,8 @@
 """A job queue that lives in PostgreSQL."""
 
-from holdfast.calls import Event
-from holdfast.client import Holdfast, Job
+from holdfast.client import Holdfast
+from holdfast.operations.events import Event
+from holdfast.operations.job import Job
 from holdfast.task import Task
 from holdfast.telemetry import subscribe
 from holdfast.values.errors import (

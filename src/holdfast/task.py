@@ -8,16 +8,18 @@ import copy
 import functools
 import inspect
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
+    Never,
     ParamSpec,
     Protocol,
+    Self,
+    TypeAlias,
     TypeVar,
     Union,
     Unpack,
@@ -25,11 +27,10 @@ from typing import (
     get_type_hints,
     overload,
 )
-from uuid import UUID
 
 import msgspec
 
-from holdfast.calls import AttemptError, Claimed, Event, Report, StepRow
+from holdfast.calls import Claimed, Report
 from holdfast.values import limits
 from holdfast.values.arguments import Arguments, alternatives
 from holdfast.values.encoding import Unstorable, from_hook, to_json
@@ -43,7 +44,7 @@ from holdfast.values.errors import (
     nearest,
     suggest,
 )
-from holdfast.values.job import JobId, JobSnapshot, JobState, NewJob, Outcome
+from holdfast.values.job import Cancel, Done, GiveUp, JobId, NewJob, Outcome, Retry, Snooze
 from holdfast.values.options import (
     ELSEWHERE as OPTIONS_ELSEWHERE,
     CallKeywords,
@@ -52,10 +53,13 @@ from holdfast.values.options import (
     TaskOptions,
 )
 
+if TYPE_CHECKING:
+    from holdfast.operations.job import Job
+    from holdfast.worker.context import Context
+
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Result = TypeVar("Result")
-Result_co = TypeVar("Result_co", covariant=True)
 
 # As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
 RESULT_LIMIT = 64 * 1024 * 1024
@@ -77,111 +81,40 @@ ELSEWHERE = {
 _CALL_WORDS = {word: ours for word, ours in OPTIONS_ELSEWHERE.items() if ours in CallKeywords.__annotations__}
 _CALL_WORDS |= {option: option for option in CallKeywords.__annotations__}
 
+Ending: TypeAlias = Done | Retry | Snooze | Cancel | GiveUp
+"""What a handler may return instead of a result."""
+
 _OUTCOMES = frozenset(get_args(Outcome))
 
 
-class JobHandle(Generic[Result_co]):
-    """What an enqueued call gives back: the job, and what can be done with it; see `client.Job`."""
-
-    __slots__ = ()
-
-    @property
-    def id(self) -> UUID:
-        raise NotImplementedError
-
-    def refresh(self) -> JobSnapshot:
-        raise NotImplementedError
-
-    async def arefresh(self) -> JobSnapshot:
-        raise NotImplementedError
-
-    def cancel(self) -> str:
-        raise NotImplementedError
-
-    async def acancel(self) -> str:
-        raise NotImplementedError
-
-    def run_now(self) -> JobState:
-        raise NotImplementedError
-
-    async def arun_now(self) -> JobState:
-        raise NotImplementedError
-
-    def reschedule(
-        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
-    ) -> datetime:
-        raise NotImplementedError
-
-    async def areschedule(
-        self, *, run_at: datetime | None = None, delay: timedelta | float | None = None
-    ) -> datetime:
-        raise NotImplementedError
-
-    def give_up(self, reason: str | None = None) -> JobState:
-        raise NotImplementedError
-
-    async def agive_up(self, reason: str | None = None) -> JobState:
-        raise NotImplementedError
-
-    def replay(self, *, start_over: bool = False) -> JobState:
-        raise NotImplementedError
-
-    async def areplay(self, *, start_over: bool = False) -> JobState:
-        raise NotImplementedError
-
-    def purge(self) -> None:
-        raise NotImplementedError
-
-    async def apurge(self) -> None:
-        raise NotImplementedError
-
-    def errors(self) -> list[AttemptError]:
-        raise NotImplementedError
-
-    async def aerrors(self) -> list[AttemptError]:
-        raise NotImplementedError
-
-    def steps(self) -> list[StepRow]:
-        raise NotImplementedError
-
-    async def asteps(self) -> list[StepRow]:
-        raise NotImplementedError
-
-    def checkpoint(self) -> dict[str, Any] | None:
-        raise NotImplementedError
-
-    async def acheckpoint(self) -> dict[str, Any] | None:
-        raise NotImplementedError
-
-    def result(self, timeout: timedelta | float | None = None) -> Result_co:
-        raise NotImplementedError
-
-    async def aresult(self, timeout: timedelta | float | None = None) -> Result_co:  # noqa: ASYNC109
-        raise NotImplementedError
-
-    def watch(self, *, poll: float = 0.5) -> Iterator[JobSnapshot]:
-        raise NotImplementedError
-
-    def awatch(self, *, poll: float = 0.5) -> AsyncIterator[JobSnapshot]:
-        raise NotImplementedError
-
-    def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Iterator[Event]:
-        raise NotImplementedError
-
-    def aevents(
-        self, *, after: str | None = None, follow: bool = True, poll: float = 0.5
-    ) -> AsyncIterator[Event]:
-        raise NotImplementedError
-
-
 class Enqueuer(Protocol):
-    """Who takes new jobs to the database: the client. `conn` is the caller's own connection, or `None`."""
+    """Takes new jobs to the database: the client, or a client on the caller's connection."""
 
-    def enqueue_new(self, new_job: NewJob, conn: Any) -> Any: ...
-    async def aenqueue_new(self, new_job: NewJob, conn: Any) -> Any: ...
+    # As attributes: an operation is not a method to a type checker.
+    @property
+    def enqueue(self) -> Callable[[NewJob], Any]: ...
+    @property
+    def aenqueue(self) -> Callable[[NewJob], Coroutine[Any, Any, Any]]: ...
+    def on(self, conn: Any, /) -> "Enqueuer": ...
 
 
-class Task(Generic[P, R]):
+class _Nobody:
+    """Stands in for the client of a task that belongs to none."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+
+    def enqueue(self, _job: NewJob) -> Never:
+        raise HoldfastError(f"task {self._task} belongs to no Holdfast", hint="Declare it with @hf.task().")
+
+    async def aenqueue(self, job: NewJob) -> Never:
+        self.enqueue(job)
+
+    def on(self, _conn: Any, /) -> Self:
+        return self
+
+
+class Task(Generic[P, R_co]):
     """A function under a name. Made by `@hf.task(…)`.
 
     `R` is what the function itself returns: a coroutine, for an async one. Enqueueing unwraps it.
@@ -190,13 +123,13 @@ class Task(Generic[P, R]):
     name: str
     settings: TaskOptions
     overrides: CallOptions
-    function: Callable[P, R]
+    function: Callable[..., R_co]
     is_async: bool
     new_job: Callable[..., NewJob]
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[..., R_co],
         *,
         name: str | None = None,
         enqueuer: Enqueuer | None = None,
@@ -213,10 +146,16 @@ class Task(Generic[P, R]):
         self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
         self.arguments = Arguments(self.name, function, options=_CALL_WORDS)
-        self._enqueuer = enqueuer
+        self._enqueuer = enqueuer or _Nobody(self.name)
+        self._connection: Any = None
         self.new_job = self.overrides.jobs(self.name, self.settings)
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    def __call__(self, context: "Context", /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the function, here and now."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -236,46 +175,54 @@ class Task(Generic[P, R]):
 
     @overload
     def enqueue(
-        self: "Task[P, Coroutine[Any, Any, Result]]", /, *args: Any, **kwargs: Any
-    ) -> JobHandle[Result]: ...
+        self: "Task[P, Coroutine[Any, Any, Result | Ending]]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Job[Result]": ...
     @overload
-    def enqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[R]: ...
+    def enqueue(self: "Task[P, Result | Ending]", /, *args: P.args, **kwargs: P.kwargs) -> "Job[Result]": ...
     def enqueue(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Put this call on its queue. A parameter annotated `Context` is left out: the worker fills it in.
+        """Put this call on its queue. Leave out the `Context`: the worker fills it in.
 
         Raises `BadArguments` or `BadPayload` before anything is sent.
         """
-        return self._client().enqueue_new(self._job(args, kwargs), self.overrides.conn)
+        return self._enqueuer.enqueue(self.new_job(payload=self.arguments.encode(args, kwargs)))
 
     @overload
     async def aenqueue(
-        self: "Task[P, Coroutine[Any, Any, Result]]", /, *args: Any, **kwargs: Any
-    ) -> JobHandle[Result]: ...
+        self: "Task[P, Coroutine[Any, Any, Result | Ending]]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Job[Result]": ...
     @overload
-    async def aenqueue(self, /, *args: Any, **kwargs: Any) -> JobHandle[R]: ...
+    async def aenqueue(
+        self: "Task[P, Result | Ending]", /, *args: P.args, **kwargs: P.kwargs
+    ) -> "Job[Result]": ...
     async def aenqueue(self, /, *args: Any, **kwargs: Any) -> Any:
         """The async twin of `enqueue`."""
-        return await self._client().aenqueue_new(self._job(args, kwargs), self.overrides.conn)
+        return await self._enqueuer.aenqueue(self.new_job(payload=self.arguments.encode(args, kwargs)))
 
-    def call(self, /, *args: Any, **kwargs: Any) -> NewJob:
-        """This call as a job to be enqueued, for `hf.enqueue_many`."""
-        if self.overrides.conn is not None:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """Return this call as a job that is not enqueued yet, for `hf.enqueue_many`."""
+        if self._connection is not None:
             raise limits.refused(
                 "conn",
-                self.overrides.conn,
+                self._connection,
                 "a call that is not enqueued yet has no connection",
-                hint="Give it to those who enqueue: hf.enqueue_many(…, conn=conn).",
+                hint="Give it when you enqueue: hf.on(conn).enqueue_many(…).",
             )
-        return self._job(args, kwargs)
+        return self.new_job(payload=self.arguments.encode(args, kwargs))
 
-    def options(self, **overrides: Unpack[CallKeywords]) -> "Task[P, R]":
-        """The same task, whose calls have these options: `task.options(delay=60).enqueue(…)`.
+    def options(self, **overrides: Unpack[CallKeywords]) -> "Task[P, R_co]":
+        """Return the same task, whose calls have these options: `task.options(delay=60).enqueue(…)`.
 
         Later options win over earlier ones; `None` leaves an option as it was.
         """
         task = copy.copy(self)
         task.overrides = CallOptions.of(f"a call of {self.name}", overrides).over(self.overrides)
         task.new_job = task.overrides.jobs(self.name, self.settings)
+        return task
+
+    def on(self, conn: Any) -> "Task[P, R_co]":
+        """Return the same task, whose calls are enqueued in the transaction of the caller's connection."""
+        task = copy.copy(self)
+        task._enqueuer, task._connection = self._enqueuer.on(conn), conn  # noqa: SLF001 - of its own class
         return task
 
     @functools.cached_property
@@ -309,16 +256,6 @@ class Task(Generic[P, R]):
             return Any
         results = tuple(kind for kind in alternatives(hint) if kind not in _OUTCOMES)
         return Union[results] if results else Any  # noqa: UP007 - a union of what is only known here
-
-    def _job(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        return self.new_job(payload=self.arguments.encode(args, kwargs))
-
-    def _client(self) -> Enqueuer:
-        if self._enqueuer is None:
-            raise HoldfastError(
-                f"task {self.name} belongs to no Holdfast", hint="Declare it with @hf.task()."
-            )
-        return self._enqueuer
 
 
 def result_json(task: str, value: Any) -> str:
@@ -360,6 +297,8 @@ AroundRun = Callable[[Claimed], AbstractContextManager[Callable[[Report], None]]
 
 class Registry:
     """The tasks known in this process, by name."""
+
+    around_enqueue: AroundEnqueue | None = None
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
@@ -415,8 +354,7 @@ def named_job(
 ) -> NewJob:
     """A job of a task that need not be among `tasks`: any JSON as its payload, `{}` if left out.
 
-    If the task is among them, it supplies the queue, priority and delay that the call does not give. `conn`
-    is for whoever sends the job and has no place in it.
+    If the task is among them, it supplies the queue, priority and delay that the call does not give.
     """
     if isinstance(task, Task):
         raise limits.refused("task", task, "must be the name of a task", hint="Write task.enqueue(…).")

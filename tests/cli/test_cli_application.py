@@ -109,7 +109,7 @@ def test_an_app_that_does_something_while_it_is_imported_is_warned_once(
         (warning,) = told.named("app.doubted")
         assert warning["reason"] == reason
         assert 'if __name__ == "__main__":' in warning["hint"]
-        assert eager.around_enqueue is None
+        assert eager.tasks.around_enqueue is None
         eager.enqueue("later")
     assert len(told.named("app.doubted")) == 1
 

@@ -27,10 +27,10 @@ def test_why_says_what_stands_in_the_way_and_what_to_do(holdfast, hf: Holdfast):
 def test_why_and_doctor_answer_in_python_too(hf: Holdfast):
     job = hf.enqueue("welcome")
     assert [reason.answer for reason in job.why()] == ["no_worker"]
-    assert [reason.answer for reason in hf.why(str(job.id))] == ["no_worker"]
+    assert [reason.answer for reason in hf.jobs.why(str(job.id))] == ["no_worker"]
 
     async def ask() -> tuple[str, set[str]]:
-        return (await job.awhy())[0].answer, {found.name for found in await hf.adoctor(healthy=True)}
+        return (await job.awhy())[0].answer, {found.name for found in await hf.health.adoctor(healthy=True)}
 
     answer, checks = asyncio.run(ask())
     assert answer == "no_worker"

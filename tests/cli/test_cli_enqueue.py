@@ -47,7 +47,7 @@ def test_the_same_id_is_enqueued_once_and_refused_for_another_job(holdfast, hf: 
     other = holdfast("enqueue", "b", wanted)
     assert (other.code, other.out) == (1, "")
     assert other.err.startswith("Error: ")
-    assert len(hf.jobs()) == 1
+    assert len(hf.jobs.list()) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Holdfast
 from holdfast.cli.root import ELSEWHERE
+from holdfast.operations.stats import Stats
 
 
 @pytest.mark.parametrize(
@@ -76,19 +77,19 @@ def test_an_unknown_option_is_answered_with_the_nearest(run):
 
 
 def test_an_interrupt_ends_it_quietly(holdfast, monkeypatch):
-    def interrupted(_self: Holdfast) -> None:
+    def interrupted(_self: Stats, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Holdfast, "stats", interrupted)
+    monkeypatch.setattr(Stats, "recent", interrupted)
     answer = holdfast("stats")
     assert (answer.code, answer.out, answer.err.strip()) == (130, "", "")
 
 
 def test_an_unexpected_error_is_one_line_unless_more_is_asked_for(holdfast, monkeypatch):
-    def broken(_self: Holdfast) -> None:
+    def broken(_self: Stats, **_options: object) -> None:
         raise LookupError("nothing there\nDETAIL: Failing row contains (geheim)")
 
-    monkeypatch.setattr(Holdfast, "stats", broken)
+    monkeypatch.setattr(Stats, "recent", broken)
     answer = holdfast("stats")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.splitlines() == [

@@ -70,7 +70,7 @@ def test_what_was_asked_is_done_all_the_same(holdfast, hf: Holdfast):
     holdfast("queue", "configure", "notification", "max_attempts=8")
     assert hf.enqueue("mail.welcom").refresh().max_attempts == 9
     assert hf.enqueue("other", queue="notification").refresh().max_attempts == 8
-    hf.set_retry_policy("fax", RetryPolicy())
+    hf.policies.set("fax", RetryPolicy())
     assert holdfast("policy", "set", "fax", "--base", "5s").err == ""
 
 

@@ -64,7 +64,7 @@ def test_log_lines_are_json_on_request_and_hold_no_secret(program, hf: Holdfast)
 def test_metrics_prints_what_prometheus_reads(holdfast, hf: Holdfast):
     for _ in range(3):
         hf.enqueue("whoami", queue="mail")
-    hf.pause("mail")
+    hf.queues.pause("mail")
     said = holdfast("metrics")
     assert said.code == 0
     families = {family.name: family for family in text_string_to_metric_families(said.out)}

@@ -32,7 +32,7 @@ def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast, hf: Holdfa
     assert answer.err == (
         "Note: no job, worker or schedule has used a queue 'mial' so far. Did you mean 'mail'?\n"
     )
-    assert [row.name for row in hf.queues() if row.paused_at] == ["mail", "mial"]
+    assert [row.name for row in hf.queues.list() if row.paused_at] == ["mail", "mial"]
     answer = holdfast("queue", "resume", "reports")
     assert answer.err == "Note: no job, worker or schedule has used a queue 'reports' so far.\n"
     assert holdfast("queue", "pause", "other", "--json").json == [
@@ -43,7 +43,7 @@ def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast, hf: Holdfa
 def test_a_queue_of_a_worker_a_schedule_or_a_setting_is_used(holdfast, hf: Holdfast):
     hf.worker(queues=["served"]).run(drain=True)
     hf.schedules.add("daily", "a", queue="planned", cron="0 9 * * *")
-    hf.configure("set", max_attempts=5)
+    hf.settings.configure("set", max_attempts=5)
     assert holdfast("queue", "pause", "served", "planned", "set").err == ""
 
 
@@ -85,7 +85,7 @@ def test_a_queue_is_paused_although_nobody_can_say_who_uses_it(holdfast, hf: Hol
     ask("drop function holdfast.list_schedules cascade")
     answer = holdfast("queue", "pause", "mail")
     assert (answer.code, answer.err) == (0, "")
-    assert [row.paused_at is not None for row in hf.queues() if row.name == "mail"] == [True]
+    assert [row.paused_at is not None for row in hf.queues.list() if row.name == "mail"] == [True]
     assert holdfast("queue", "resume", "mail", "--json").json == [
         {"queue": "mail", "outcome": "resumed", "used": None}
     ]

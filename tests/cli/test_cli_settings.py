@@ -17,7 +17,7 @@ def test_settings_are_typed_as_name_and_value(holdfast, hf: Holdfast):
         "mail: age_warning is 5 mins, was default.",
         "mail: redacted is pin,card, was default.",
     ]
-    own = {row.name: row.value for row in hf.settings("mail") if row.own}
+    own = {row.name: row.value for row in hf.settings.list("mail") if row.own}
     assert own == {
         "retention": timedelta(days=7),
         "age_warning": timedelta(minutes=5),
@@ -38,7 +38,7 @@ def test_settings_are_typed_as_name_and_value(holdfast, hf: Holdfast):
 
 
 def test_settings_are_shown_with_where_they_come_from(holdfast, hf: Holdfast, holdfast_dsn):
-    hf.configure("mail", retention=timedelta(days=7))
+    hf.settings.configure("mail", retention=timedelta(days=7))
     rows = {row[1]: row for row in holdfast("queue", "settings", "mail").rows}
     assert rows["retention"][:5] == ["mail", "retention", "7", "days", "own"]
     assert rows["max_attempts"][:4] == ["mail", "max_attempts", "3", "default"]
@@ -90,7 +90,7 @@ def test_retention_is_shown_and_days_are_exported(holdfast, hf: Holdfast, drain,
         return f"sent to {to}"
 
     holdfast("queue", "configure", "*", "disposal=export", "retention=10d")
-    hf.configure("short", retention=timedelta(days=1))
+    hf.settings.configure("short", retention=timedelta(days=1))
     clock.advance(days=1)
     day = clock.now().date()
     mail.enqueue(to='Ann "A", Lee')
@@ -113,7 +113,7 @@ def test_retention_is_shown_and_days_are_exported(holdfast, hf: Holdfast, drain,
     assert json.loads(row["payload"]) == {"to": 'Ann "A", Lee'}
     assert json.loads(row["result"]) == 'sent to Ann "A", Lee'
     holdfast("tick")
-    assert hf.jobs() == []
+    assert hf.jobs.list() == []
     answer = holdfast("export", str(tmp_path), "--day", "yesterday")
     assert answer.code == 2
     assert "'yesterday' is not a day, such as 2026-01-31." in answer.err

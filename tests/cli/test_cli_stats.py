@@ -54,7 +54,7 @@ def test_stats_fit_a_terminal_of_eighty_columns_and_cut_nothing(hf: Holdfast, ho
     ask("select holdfast.fold_stats()")
     hf.enqueue_many(welcome.call() for _ in range(12))
     hf.enqueue("later", queue="reports", delay=3600)
-    hf.pause("reports")
+    hf.queues.pause("reports")
     page = plain(on_terminal(["stats", "--by", by], dsn=holdfast_dsn, columns=80))
     head, *lines = page.splitlines()
     assert max(map(len, [head, *lines])) <= 80

@@ -21,7 +21,7 @@ def _alive(pid: int) -> bool:
 
 def _at_work(hf: Holdfast) -> set[int]:
     """The pids of the workers that are there."""
-    return {row.pid for row in hf.workers() if row.status in {"idle", "busy"} and row.pid}
+    return {row.pid for row in hf.workers.list() if row.status in {"idle", "busy"} and row.pid}
 
 
 def _two(program, hf: Holdfast, *arguments: str) -> tuple[Program, set[int]]:
@@ -33,7 +33,7 @@ def _two(program, hf: Holdfast, *arguments: str) -> tuple[Program, set[int]]:
 
 def test_two_processes_share_the_work_and_end_together(program, hf: Holdfast, app: Path):
     supervisor, pids = _two(program, hf, "--name", "crew")
-    assert {row.name for row in hf.workers()} == {"crew-1", "crew-2"}
+    assert {row.name for row in hf.workers.list()} == {"crew-1", "crew-2"}
     jobs = []
     for _ in range(2):  # the second finds the first process busy
         jobs.append(hf.enqueue("hold", {"until": str(app / "go")}))
@@ -86,7 +86,7 @@ def test_children_do_not_outlive_a_supervisor_that_was_killed(program, hf: Holdf
     supervisor, _ = _two(program, hf)
     supervisor.signal(signal.SIGKILL)
     supervisor.falls_silent()
-    assert {row.status for row in hf.workers()} == {"left"}  # they had the time to say goodbye
+    assert {row.status for row in hf.workers.list()} == {"left"}  # they had the time to say goodbye
 
 
 def test_drained_children_are_not_started_again(program, hf: Holdfast):

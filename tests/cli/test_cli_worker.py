@@ -35,7 +35,7 @@ def test_a_worker_runs_jobs_and_ends_in_good_order(program, hf: Holdfast, app: P
     assert worker.exit_code() == 0
     done = job.refresh()
     assert (done.state, done.result, done.worker_name) == (JobState.COMPLETED, worker.pid, "anchor")
-    assert [row.status for row in hf.workers()] == ["left"]
+    assert [row.status for row in hf.workers.list()] == ["left"]
     assert "app.loaded app=app:hf tasks=4 database=" in worker.said
     assert "INFO [anchor] worker.stopped" in worker.said
     assert "Traceback" not in worker.said
@@ -91,7 +91,7 @@ def test_a_worker_drains_the_queues_it_was_given(program, hf: Holdfast):
     assert worker.exit_code() == 0
     assert [job.refresh().result for job in mail] == [worker.pid, worker.pid]
     assert other.refresh().state is JobState.PENDING
-    assert hf.workers()[0].queues == ["mail", "post"]
+    assert hf.workers.list()[0].queues == ["mail", "post"]
 
 
 def test_a_secret_is_in_no_log_line(program, hf: Holdfast):

@@ -9,7 +9,7 @@ from holdfast import Holdfast, calls, schema
 
 
 def _register(hf: Holdfast, name: str) -> str:
-    return hf.run(
+    return hf.carrier.run(
         calls.register(
             name=name,
             queues=["mail", "default"],
@@ -24,7 +24,7 @@ def _register(hf: Holdfast, name: str) -> str:
 
 def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfast):
     _register(hf, "anchor")
-    hf.run(calls.leave(_register(hf, "buoy")))
+    hf.carrier.run(calls.leave(_register(hf, "buoy")))
     (row,) = holdfast("workers").rows
     assert row[:5] == ["anchor", "idle", "0", "ship", "42"]
     assert row[7:] == ["mail,default", "1"]
@@ -39,7 +39,7 @@ def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfas
 def test_recover_takes_back_the_jobs_of_a_lost_worker(holdfast, hf: Holdfast, clock):
     job = hf.enqueue("a")
     worker = _register(hf, "anchor")
-    hf.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=1))
+    hf.carrier.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=1))
     assert holdfast("recover", "--timeout", "10m").out == "Took back 0 jobs.\n"
     clock.advance(minutes=5)
     assert holdfast("recover", "--timeout", "2m").out == "Took back 1 job.\n"

@@ -37,9 +37,9 @@ def test_the_last_of_fifty_batches_reads_no_more_than_the_first(sql, many):
 
 
 def test_twenty_thousand_jobs_are_called_off_in_ten_batches(hf, many, counter, monkeypatch):
-    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", MANY // 10)
-    hf.stats()  # which connects
+    monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", MANY // 10)
+    hf.stats.count()  # which connects
     counter.start()
-    assert hf.cancel_matching(task="a") == (MANY, 0)
+    assert hf.jobs.cancel_matching(task="a") == (MANY, 0)
     assert counter.statements() == {"cancel_matching": 11}
-    assert [(stat.state, stat.jobs) for stat in hf.stats()] == [("cancelled", MANY), ("pending", MANY)]
+    assert [(stat.state, stat.jobs) for stat in hf.stats.count()] == [("cancelled", MANY), ("pending", MANY)]

@@ -55,7 +55,7 @@ def test_a_job_of_the_callers_transaction_is_one_statement_more(hf, connect, cou
     counter.start()
     with caller.transaction():
         for _ in range(100):
-            hf.enqueue("task", {"user_id": 7}, conn=caller)
+            hf.on(caller).enqueue("task", {"user_id": 7})
     assert counter.statements() == {"begin": 1, "enqueue": 100, "commit": 1}
     assert counter.writes() == 1
 
@@ -88,7 +88,7 @@ def test_a_worker_claims_and_reports_in_batches(hf, counter, until, monkeypatch)
     until(counter.is_alone)
     commits, statements = counter.commits(), counter.statements()
     print("\n", commits, "commits", statements)  # noqa: T201 - to be recorded
-    assert [(stat.state, stat.jobs) for stat in hf.stats()] == [("completed", DRAINED)]
+    assert [(stat.state, stat.jobs) for stat in hf.stats.count()] == [("completed", DRAINED)]
     assert statements["claim"] <= CLAIMS["most"]
     assert statements["finish"] <= FINISHES["most"]
     assert statements.total() - statements["claim"] - statements["finish"] <= OTHERS["most"]

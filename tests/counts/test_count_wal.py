@@ -28,7 +28,7 @@ def verbs(hf, sql):
 
     def enqueue() -> None:
         for job in jobs():
-            hf.enqueue_new(job)
+            hf.enqueue(job)
 
     def arrays() -> None:
         sql.enqueue_many(AMOUNT, payloads=['{"user_id": 7}'] * AMOUNT)

@@ -135,13 +135,13 @@ def test_a_database_that_hangs_ends_the_demo_all_the_same():
 
 def test_the_workers_go_when_the_demo_is_killed(hf: Holdfast, demo: "subprocess.Popen[str]"):
     demo.kill()
-    eventually(lambda: [worker.status for worker in hf.workers()] == ["left", "left"])
+    eventually(lambda: [worker.status for worker in hf.workers.list()] == ["left", "left"])
 
 
 def test_the_workers_go_when_the_demo_is_told_to_go(hf: Holdfast, demo: "subprocess.Popen[str]"):
     demo.terminate()
     assert demo.wait(20) == 128 + signal.SIGTERM
-    assert [worker.status for worker in hf.workers()] == ["left", "left"]
+    assert [worker.status for worker in hf.workers.list()] == ["left", "left"]
 
 
 def test_a_worker_that_cannot_start_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch):

@@ -134,10 +134,10 @@ def test_the_steps_of_the_error_move_the_jobs_to_the_new_version(new_home, place
     assert (done.returncode, done.stderr) == (0, "")
     with embedded.start(new_home, settings=QUICK) as server, Holdfast(server.dsn) as hf:
         assert ask(server.dsn, "show server_version").startswith("18.")
-        assert {job.id for job in hf.jobs()} == {job.id for job in jobs}
+        assert {job.id for job in hf.jobs.list()} == {job.id for job in jobs}
         hf.verify()
         hf.enqueue("mail.welcome", {"user_id": 3})
-        assert len(hf.jobs()) == 4
+        assert len(hf.jobs.list()) == 4
 
 
 def test_the_error_names_the_old_version_where_its_programs_are(new_home, fake, monkeypatch):

@@ -126,14 +126,14 @@ def test_a_socket_has_a_short_path_where_the_home_has_a_long_one(data, directory
 def test_the_place_is_told_once(data, directory, monkeypatch, capsys):
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     with Holdfast() as hf:
-        assert hf.jobs() == []
+        assert hf.jobs.list() == []
     home = homes.default_home()
     assert capsys.readouterr() == (
         "",
         f"Holdfast keeps the jobs of {Path.cwd()} in {home}. HOLDFAST_HOME chooses another place.\n",
     )
     with Holdfast() as hf:
-        assert hf.jobs() == []
+        assert hf.jobs.list() == []
     assert capsys.readouterr() == ("", "")
 
 
@@ -182,7 +182,7 @@ def test_a_home_of_the_first_release_is_named_as_long_as_it_holds_jobs(data, dir
 
     monkeypatch.setenv("HOLDFAST_HOME", str(earlier))  # as the line says
     with Holdfast() as hf:
-        (job,) = hf.jobs()
+        (job,) = hf.jobs.list()
         assert hf.job(job.id).cancel()
     monkeypatch.delenv("HOLDFAST_HOME")
     for _ in range(2):

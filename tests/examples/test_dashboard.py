@@ -58,5 +58,5 @@ def test_the_page_names_every_metric_and_no_other(exported):
 
 
 def test_the_gauges_of_the_database_are_those_named_here(hf, exported):
-    gauges = hf.run(questions()[-1])
+    gauges = hf.carrier.run(questions()[-1])
     assert {f"holdfast_{gauge.name}" for gauge in gauges} <= exported

@@ -98,7 +98,7 @@ def test_a_worker_that_imports_a_program_enqueues_nothing(name, app, hf):
     for block in blocks(ROOT / name, "python"):
         if FILE.match(block.text):
             run(block, ROOT / name, app)
-    assert hf.jobs() == []
+    assert hf.jobs.list() == []
     assert len(app.hf.tasks) == PROGRAMS[name]
 
 

@@ -165,7 +165,7 @@ def test_an_outage_longer_than_the_lease_declares_nobody_dead(
     jobs = hf.enqueue_many(hf.tasks.get("work").call() for _ in range(4))
     for _ in range(2):
         work(lease_time=LEASE, concurrency=2)
-    until(lambda: len(hf.jobs(state="running")) == 4)
+    until(lambda: len(hf.jobs.list(state="running")) == 4)
     beats = database.ask("select min(heartbeat_at) from holdfast.worker")
     down_at = database.ask("select clock_timestamp()")[0][0]
     database.stop(signal.SIGINT)

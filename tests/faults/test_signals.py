@@ -21,7 +21,7 @@ def test_a_signal_lets_what_runs_finish(hf: Holdfast, crew, gate: Path, until, c
     assert worker.wait() == 0
     assert {(job.refresh().state, job.refresh().attempt) for job in jobs} == {(JobState.COMPLETED, 1)}
     assert late.refresh().attempt == 0
-    assert [row.status for row in hf.workers()] == ["left"]
+    assert [row.status for row in hf.workers.list()] == ["left"]
 
 
 def test_a_second_signal_does_not_wait(hf: Holdfast, crew, gate: Path, until, counts):

@@ -11,7 +11,7 @@ from psycopg.conninfo import make_conninfo
 from torture_arena import LONGEST, Arena
 
 from holdfast import Holdfast, HoldfastError
-from holdfast.client import Job
+from holdfast.operations.job import Job
 
 
 class Producer(threading.Thread):

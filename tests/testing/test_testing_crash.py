@@ -99,9 +99,9 @@ def test_a_lost_worker_says_nothing_more_and_its_lease_holds(charge, hf, crash, 
     crash.before(charge)
     drain()
     assert (job.refresh().state, ran) == ("claimed", [])
-    assert [row.status for row in hf.workers()].count("busy") == 1
+    assert [row.status for row in hf.workers.list()].count("busy") == 1
     crash.recover()
-    assert [row.status for row in hf.workers()].count("lost") == 1
+    assert [row.status for row in hf.workers.list()].count("lost") == 1
 
 
 def test_recovery_takes_a_lease_and_not_much_more(charge, crash, clock):

@@ -74,7 +74,7 @@ def test_a_job_that_asks_to_be_tried_again_at_once_is(hf, drain):
 
 
 def test_what_no_worker_takes_is_left(hf, chain, drain):
-    hf.pause("later")
+    hf.queues.pause("later")
     left = [chain.options(queue="later").enqueue(left=0), hf.enqueue("unknown.task")]
     done = chain.enqueue(left=1)
     drain()

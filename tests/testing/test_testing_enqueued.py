@@ -152,7 +152,7 @@ def test_before_the_commit_only_its_own_connection_sees_a_job(
     welcome, holdfast_dsn, assert_enqueued, refute_enqueued
 ):
     with psycopg.connect(holdfast_dsn) as conn:
-        welcome.options(conn=conn).enqueue(user_id=7)
+        welcome.on(conn).enqueue(user_id=7)
         refute_enqueued(welcome)
         assert_enqueued(welcome, conn=conn)
         conn.commit()
@@ -162,7 +162,7 @@ def test_before_the_commit_only_its_own_connection_sees_a_job(
 def test_in_a_coroutine_too(welcome, holdfast_dsn, aassert_enqueued, arefute_enqueued):
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as conn:
-            await welcome.options(conn=conn).aenqueue(user_id=7)
+            await welcome.on(conn).aenqueue(user_id=7)
             await arefute_enqueued(welcome)
             (job,) = await aassert_enqueued(welcome, args={"user_id": 7}, count=1, conn=conn)
             assert job.payload == {"user_id": 7}

@@ -195,7 +195,7 @@ def test_the_failure_of_a_job_that_waited_already_is_not_told(double, inline):
 
 def test_on_a_connection_it_runs_only_after_the_commit(double, inline, drain, holdfast_dsn):
     with inline(), psycopg.connect(holdfast_dsn) as conn:
-        job = double.options(conn=conn).enqueue(number=2)
+        job = double.on(conn).enqueue(number=2)
         other = double.enqueue(number=3)
         assert other.refresh().state == "completed"
         conn.commit()
@@ -206,18 +206,18 @@ def test_on_a_connection_it_runs_only_after_the_commit(double, inline, drain, ho
 
 def test_on_a_connection_in_autocommit_it_runs_at_once(hf, double, inline, holdfast_dsn):
     with inline(), psycopg.connect(holdfast_dsn, autocommit=True) as conn:
-        assert double.options(conn=conn).enqueue(number=2).refresh().state == "completed"
-        (job,) = hf.enqueue_many([double.call(number=3)], conn=conn.cursor())
+        assert double.on(conn).enqueue(number=2).refresh().state == "completed"
+        (job,) = hf.on(conn.cursor()).enqueue_many([double.call(number=3)])
         assert job.refresh().state == "completed"
         with conn.transaction():
-            assert double.options(conn=conn).enqueue(number=2) is not None
+            assert double.on(conn).enqueue(number=2) is not None
 
 
 def test_on_an_async_connection(double, inline, adrain, holdfast_dsn):
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as conn:
             with inline():
-                job = await double.options(conn=conn).aenqueue(number=2)
+                job = await double.on(conn).aenqueue(number=2)
             await conn.commit()
             assert (await job.arefresh()).state == "pending"
             await adrain()

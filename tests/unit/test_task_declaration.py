@@ -44,15 +44,22 @@ async def asend(user_id: int) -> str:
 
 
 class Client:
+    connection = None
+
     def __init__(self):
         self.sent = []
 
-    def enqueue_new(self, new_job, conn):
-        self.sent.append((new_job, conn))
+    def enqueue(self, new_job):
+        self.sent.append((new_job, self.connection))
         return "a handle"
 
-    async def aenqueue_new(self, new_job, conn):
-        return self.enqueue_new(new_job, conn)
+    async def aenqueue(self, new_job):
+        return self.enqueue(new_job)
+
+    def on(self, conn):
+        bound = copy.copy(self)
+        bound.connection = conn
+        return bound
 
 
 # The function
@@ -303,7 +310,7 @@ def test_enqueue_hands_the_job_and_the_connection_to_the_client():
     client = Client()
     task = Task(send, enqueuer=client)
     assert task.enqueue(7) == "a handle"
-    assert asyncio.run(task.options(conn="my connection").aenqueue(user_id=8)) == "a handle"
+    assert asyncio.run(task.on("my connection").aenqueue(user_id=8)) == "a handle"
     assert [(job.payload, conn) for job, conn in client.sent] == [
         ('{"user_id":7}', None),
         ('{"user_id":8}', "my connection"),
@@ -396,7 +403,14 @@ def test_an_unknown_task_is_refused_with_a_suggestion():
 
 def test_a_call_for_later_refuses_a_connection_rather_than_dropping_it():
     with pytest.raises(BadValue, match=r"conn.*has no connection.*enqueue_many"):
-        Task(send).options(conn="mine").call(7)
+        Task(send, enqueuer=Client()).on("mine").call(7)
+
+
+def test_a_connection_among_the_options_is_answered_with_on():
+    with pytest.raises(
+        UnknownOption, match=r"has no option 'conn'\. Give the connection once: task\.on\(conn\)"
+    ):
+        Task(send).options(conn="mine")
 
 
 def test_the_methods_of_other_queues_are_answered_with_ours():

@@ -27,7 +27,7 @@ def test_a_failure_is_the_end(hf: Holdfast):
         return Retry(after=1)
 
     jobs = [pay.enqueue(), again.enqueue()]
-    hf.set_retry_policy("pay", RetryPolicy(max_attempts=9))  # not even an operator can make it run twice
+    hf.policies.set("pay", RetryPolicy(max_attempts=9))  # not even an operator can make it run twice
     jobs.append(hf.enqueue("pay"))
     hf.worker().run(drain=True)
     assert [(job.refresh().state, job.refresh().attempt) for job in jobs] == [(JobState.DEAD, 1)] * 3

@@ -18,8 +18,8 @@ from holdfast import (
     Holdfast,
     IdConflict,
     PayloadTooLarge,
+    RetryPolicy,
     SchemaMissing,
-    calls,
 )
 from holdfast.database import copy_in, pools
 from holdfast.database.copy_in import BATCH_SIZE
@@ -99,7 +99,7 @@ def every_kind(mail) -> list[NewJob]:
 
 
 def test_both_ways_make_the_same_rows(hf: Holdfast, mail, ask, monkeypatch, copied):
-    hf.run(calls.set_retry_policy("by.name", None, max_attempts=7))
+    hf.policies.set("by.name", RetryPolicy(max_attempts=7))
     monkeypatch.setattr(pools, "SMALLEST_COPY", 1)
     stored = {}
     for name, few in {"copy": 1, "arrays": 10**9}.items():
@@ -241,10 +241,10 @@ def test_the_role_that_was_set_is_the_one_that_counts(holdfast_dsn, hf: Holdfast
     """A superuser's session with a role that may only call the functions, and the other way round."""
     with role(holdfast_dsn, ARRAYS, PLACES) as dsn, psycopg.connect(holdfast_dsn) as connection:
         connection.execute(f"set role {psycopg.conninfo.conninfo_to_dict(dsn)['user']}")
-        hf.enqueue_many((NewJob(task="t") for _ in range(AMOUNT)), conn=connection)
+        hf.on(connection).enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
         assert copied == []
         connection.execute("reset role")
-        hf.enqueue_many((NewJob(task="t") for _ in range(AMOUNT)), conn=connection)
+        hf.on(connection).enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
         assert copied == [AMOUNT]
         connection.commit()
     assert ask("select count(*) from holdfast.job") == [(2 * AMOUNT,)]
@@ -265,7 +265,7 @@ def test_a_database_without_holdfast_says_so(holdfast_server):
 
 def test_a_pipeline_of_the_callers_takes_the_arrays(holdfast_dsn, hf: Holdfast, ask, copied):
     with psycopg.connect(holdfast_dsn) as connection, connection.pipeline():
-        hf.enqueue_many((NewJob(task="t") for _ in range(AMOUNT)), conn=connection)
+        hf.on(connection).enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
     assert copied == []
     assert ask("select count(*) from holdfast.job") == [(AMOUNT,)]
 
@@ -286,9 +286,9 @@ def test_a_caller_whose_session_is_set_up_oddly_is_served(holdfast_dsn, hf: Hold
     options = "-c datestyle=german -c timezone=Asia/Kathmandu -c intervalstyle=sql_standard"
     with psycopg.connect(holdfast_dsn, options=options, client_encoding="latin1") as connection:
         jobs = [mail.options(run_at=later, delay=None).call(1, text="é") for _ in range(AMOUNT)]
-        ids = [job.id for job in hf.enqueue_many(jobs, conn=connection)]
+        ids = [job.id for job in hf.on(connection).enqueue_many(jobs)]
         with pytest.raises(BadPayload):
-            hf.enqueue_many([mail.call(1, text="€")] * AMOUNT, conn=connection)
+            hf.on(connection).enqueue_many([mail.call(1, text="€")] * AMOUNT)
         connection.commit()  # what cannot be written was found before anything was sent
     assert copied == [AMOUNT, AMOUNT]
     assert ask("select count(*) from holdfast.job where run_at = %s and payload->>'text' = 'é'", later) == [
@@ -304,9 +304,9 @@ def test_a_caller_whose_session_is_set_up_oddly_is_served(holdfast_dsn, hf: Hold
 def test_the_callers_transaction_decides(holdfast_dsn, hf: Holdfast, mail, counts, way, through):
     with psycopg.connect(holdfast_dsn) as connection:
         conn = connection if through == "connection" else connection.cursor()
-        hf.enqueue_many((mail.call(n) for n in range(AMOUNT)), conn=conn)
+        hf.on(conn).enqueue_many(mail.call(n) for n in range(AMOUNT))
         connection.rollback()
-        hf.enqueue_many((mail.call(n) for n in range(AMOUNT)), conn=conn)
+        hf.on(conn).enqueue_many(mail.call(n) for n in range(AMOUNT))
         assert counts() == {}
         connection.commit()
     assert counts() == {"pending": AMOUNT}
@@ -316,7 +316,7 @@ def test_the_callers_transaction_decides(holdfast_dsn, hf: Holdfast, mail, count
 def test_an_async_connection_copies_too(holdfast_dsn, hf: Holdfast, mail, counts, copied, autocommit):
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn, autocommit=autocommit) as connection:
-            await hf.aenqueue_many((mail.call(n) for n in range(BATCH_SIZE + 1)), conn=connection.cursor())
+            await hf.on(connection.cursor()).aenqueue_many(mail.call(n) for n in range(BATCH_SIZE + 1))
             await connection.commit()
         await hf.aenqueue_many(mail.call(n) for n in range(BATCH_SIZE + 1))
         await hf.aclose()
@@ -336,7 +336,7 @@ def test_whoever_makes_the_jobs_may_use_the_connection_meanwhile(holdfast_dsn, h
                     connection.execute("select 1")
                 yield mail.call(n)
 
-        hf.enqueue_many(jobs(), conn=connection)
+        hf.on(connection).enqueue_many(jobs())
     assert counts() == {"pending": BATCH_SIZE + 50}
 
 
@@ -412,7 +412,7 @@ def test_what_is_wrong_is_refused_alike(hf: Holdfast, holdfast_dsn, way, counts)
             hf.enqueue_many([*right, wrong, *right])
         assert "hunter2" not in str(refusal.value.__cause__ or "") or way == "arrays"
         with psycopg.connect(holdfast_dsn) as connection, pytest.raises(error):
-            hf.enqueue_many([*right, wrong], conn=connection)
+            hf.on(connection).enqueue_many([*right, wrong])
         with pytest.raises(error):
             asyncio.run(_aenqueue_many(hf, [*right, wrong]))
     assert counts() == {}

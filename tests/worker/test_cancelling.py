@@ -136,9 +136,9 @@ def test_many_are_called_off_at_once(hf: Holdfast):
 
     jobs = hf.enqueue_many(a.call(n=n) for n in range(5))
     first = jobs[0]
-    assert hf.cancel([first.id, str(first.id)]) == {first.id: "cancelled"}
-    assert hf.cancel_matching(queue="mail") == (4, 0)
-    assert asyncio.run(hf.acancel_matching(task="a")) == (0, 0)
+    assert hf.jobs.cancel_many([first.id, str(first.id)]) == {first.id: "cancelled"}
+    assert hf.jobs.cancel_matching(queue="mail") == (4, 0)
+    assert asyncio.run(hf.jobs.acancel_matching(task="a")) == (0, 0)
 
 
 @pytest.mark.parametrize("twin", ["sync", "async"])
@@ -146,15 +146,15 @@ def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
     hf: Holdfast, ask, monkeypatch, holdfast_dsn, until, twin
 ):
     """A batch of which some have just ended is smaller than asked for, and not the last one."""
-    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", 10)
+    monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", 10)
     answers = []
 
     def cancel() -> None:
         match twin:
             case "sync":
-                answers.append(hf.cancel_matching(task="a"))
+                answers.append(hf.jobs.cancel_matching(task="a"))
             case _:
-                answers.append(asyncio.run(hf.acancel_matching(task="a")))
+                answers.append(asyncio.run(hf.jobs.acancel_matching(task="a")))
 
     hf.enqueue_many(named_job("a", n) for n in range(40))
     claimed = ask("select id, lease from holdfast.claim(amount => 40)")
@@ -171,10 +171,10 @@ def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
-    monkeypatch.setattr("holdfast.client.operating.CANCEL_BATCH", 2)
+    monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", 2)
     for _ in range(5):
         hf.enqueue("a")
-    worker = hf.run(
+    worker = hf.carrier.run(
         calls.register(
             name=None,
             queues=None,
@@ -185,6 +185,6 @@ def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
             version=None,
         )
     )
-    hf.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))
-    done = asyncio.run(hf.acancel_matching(task="a")) if is_async else hf.cancel_matching(task="a")
+    hf.carrier.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))
+    done = asyncio.run(hf.jobs.acancel_matching(task="a")) if is_async else hf.jobs.cancel_matching(task="a")
     assert done == (3, 2)

@@ -158,7 +158,7 @@ def test_a_worker_without_a_free_slot_leaves_urgent_jobs_to_others(
     work(concurrency=2, poll_interval=60)
     until(lambda: ask("select from holdfast.worker where asleep and above is null"))
     hf.enqueue_many([slow.options(priority=200).call(), slow.call()])
-    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: len(hf.jobs.list(state="running")) == 2)
     until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
     before = len(pauses)
     urgent = slow.options(priority=200).enqueue()
@@ -202,7 +202,7 @@ def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
     hf.enqueue_many(note.call("others") for _ in range(400))
     work(concurrency=2, poll_interval=60)
     slow.options(priority=200).enqueue()
-    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: len(hf.jobs.list(state="running")) == 2)
     until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
     hf.enqueue_many(note.options(priority=150).call("urgent") for _ in range(50))
     fetched = "select from holdfast.jobs where state = 'claimed' and priority = 150"
@@ -227,7 +227,7 @@ def test_urgent_jobs_that_found_no_room_are_fetched_when_a_slot_comes_free(
     slow.enqueue()
     hf.enqueue_many(other.call() for _ in range(400))
     work(concurrency=2, poll_interval=60)
-    until(lambda: len(hf.jobs(state="running")) == 2)
+    until(lambda: len(hf.jobs.list(state="running")) == 2)
     until(lambda: ask("select from holdfast.worker where asleep and above = 100"))
     hf.enqueue_many(note.options(priority=150).call("urgent") for _ in range(50))
     until(lambda: ask("select from holdfast.jobs where state = 'claimed' and priority = 150"))
@@ -256,7 +256,7 @@ def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
 def test_slow_jobs_are_not_hoarded(hf: Holdfast, work, slow, held, until):
     hf.enqueue_many(slow.call() for _ in range(100))
     work(concurrency=2)
-    until(lambda: len(hf.jobs(state="running")) == 2)  # seen at work after half a second
+    until(lambda: len(hf.jobs.list(state="running")) == 2)  # seen at work after half a second
     assert held() == 2
 
 

@@ -23,7 +23,7 @@ def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
         hf.enqueue_many(task.call())  # type: ignore[arg-type]
     with pytest.raises(BadValue, match=r"must be the name of a task.*task\.enqueue\(…\)"):
         hf.enqueue(task)  # type: ignore[arg-type]
-    assert hf.jobs() == []
+    assert hf.jobs.list() == []
 
 
 def test_a_task_is_made_of_a_function(hf: Holdfast):
@@ -31,7 +31,13 @@ def test_a_task_is_made_of_a_function(hf: Holdfast):
         hf.task("mail")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("jobs", [Holdfast.jobs, lambda hf, **which: asyncio.run(hf.ajobs(**which))])
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        lambda hf, **which: hf.jobs.list(**which),
+        lambda hf, **which: asyncio.run(hf.jobs.alist(**which)),
+    ],
+)
 def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs):
     with pytest.raises(BadValue, match=r"state 'ded'.*Did you mean 'dead'"):
         jobs(hf, state="ded")
@@ -44,9 +50,9 @@ def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs):
 def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast):
     for one in (uuid4(), str(uuid4())):
         with pytest.raises(BadValue, match="must be a list of ids"):
-            hf.cancel(one)  # type: ignore[arg-type]
+            hf.jobs.cancel_many(one)  # type: ignore[arg-type]
     with pytest.raises(BadValue, match="policy 3: must be a RetryPolicy"):
-        hf.set_retry_policy("mail.send", 3)  # type: ignore[arg-type]
+        hf.policies.set("mail.send", 3)  # type: ignore[arg-type]
     with pytest.raises(JobNotFound, match="Check the id"):
         hf.job(uuid4()).refresh()
 
@@ -99,4 +105,4 @@ def test_a_fork_has_connections_of_its_own(hf: Holdfast):
         process.join(20)
     assert [process.exitcode for process in forked] == [0, 0, 0]
     hf.enqueue("after")
-    assert {job.task for job in hf.jobs()} == {"before", "in-0", "in-1", "in-2", "after"}
+    assert {job.task for job in hf.jobs.list()} == {"before", "in-0", "in-1", "in-2", "after"}

@@ -15,6 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
+from holdfast.operations.queues import Queues
 from holdfast.values.job import NewJob
 
 
@@ -52,7 +53,7 @@ def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp
 )
 def test_a_server_that_refuses_the_database_or_the_role_does_answer(holdfast_dsn: str, field, said):
     with Holdfast(make_conninfo(holdfast_dsn, password="geheim", **{field: "nowhere"})) as hf:
-        for attempt in (hf.queues, lambda: asyncio.run(hf.aqueues()), hf.worker, hf.migrate):
+        for attempt in (hf.queues.list, lambda: asyncio.run(hf.queues.alist()), hf.worker, hf.migrate):
             with pytest.raises(DatabaseUnavailable, match=r"^cannot connect to ") as refusal:
                 attempt()
             assert said in str(refusal.value)
@@ -72,7 +73,7 @@ def test_a_url_of_sqlalchemys_is_a_dsn(holdfast_dsn: str, monkeypatch, driver):
     monkeypatch.setenv("HOLDFAST_DSN", url)
     with Holdfast() as hf:
         assert "geheim" not in repr(hf)
-        assert [row.name for row in hf.queues()] == ["default"]
+        assert [row.name for row in hf.queues.list()] == ["default"]
 
 
 def test_a_dsn_that_stays_silent_is_given_up(silent_port):
@@ -94,7 +95,7 @@ def test_a_dsn_that_cannot_be_read_is_refused_without_showing_it():
 
 def test_a_database_without_holdfast_says_what_to_do(holdfast_server):
     with Holdfast(make_conninfo(holdfast_server, dbname="postgres")) as hf:
-        for attempt in (lambda: hf.enqueue("noop"), hf.worker, hf.jobs, hf.job(uuid4()).refresh):
+        for attempt in (lambda: hf.enqueue("noop"), hf.worker, hf.jobs.list, hf.job(uuid4()).refresh):
             with pytest.raises(SchemaMissing, match="holdfast migrate"):
                 attempt()
 
@@ -106,7 +107,7 @@ def test_a_server_that_comes_back_is_found_again(hf: Holdfast, ask):
         "where datname = current_database() and pid <> pg_backend_pid()"
     )
     hf.enqueue("noop")
-    assert len(hf.jobs()) == 2
+    assert len(hf.jobs.list()) == 2
 
 
 KILL = (
@@ -126,7 +127,7 @@ def test_an_idle_connection_that_died_causes_no_error(hf: Holdfast, ask, monkeyp
         assert len(ask(KILL)) == 1
     assert len(hf.enqueue_many([NewJob(task="noop")] * 200)) == 200
     ask(KILL)
-    assert len(hf.jobs(limit=500)) == 205  # each of them once
+    assert len(hf.jobs.list(limit=500)) == 205  # each of them once
 
 
 def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch):
@@ -140,7 +141,7 @@ def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, as
         await hf.aclose()
 
     asyncio.run(main())
-    assert len(hf.jobs()) == 5
+    assert len(hf.jobs.list()) == 5
 
 
 def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
@@ -149,7 +150,7 @@ def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
     monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
     assert len(ask(KILL)) == 3
     hf.enqueue("noop")
-    assert len(hf.jobs()) == 1
+    assert len(hf.jobs.list()) == 1
 
 
 def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
@@ -157,7 +158,7 @@ def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
     with hf.database.pooled_connection() as connection:
         connection.execute("deallocate all")
     hf.enqueue("noop")
-    assert len(hf.jobs()) == 2
+    assert len(hf.jobs.list()) == 2
 
 
 def test_a_used_connection_is_not_proven_again_and_a_long_idle_one_is(hf: Holdfast, monkeypatch):
@@ -182,9 +183,9 @@ def test_a_large_payload_and_an_odd_one_take_the_short_way(hf: Holdfast):
     assert hf.enqueue("noop", large).refresh().payload == large
     for task, payload in [("no\0op", "{}"), ("noop", '"a\0b"'), ("noop", '"\ud800"')]:
         with pytest.raises(BadPayload):
-            hf.enqueue_new(NewJob(task=task, payload=payload))
+            hf.enqueue(NewJob(task=task, payload=payload))
     assert asyncio.run(hf.aenqueue("noop", large)).refresh().payload == large
-    assert len(hf.jobs()) == 2
+    assert len(hf.jobs.list()) == 2
 
 
 def test_an_enqueue_that_is_cancelled_leaves_a_pool_that_works(hf: Holdfast, ask, until):
@@ -210,7 +211,7 @@ def test_many_threads_share_one_pool(hf: Holdfast, ask):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(hf.jobs()) == 30
+    assert len(hf.jobs.list()) == 30
     assert ask("select count(*) <= 10 from pg_stat_activity where application_name = 'holdfast'") == [(True,)]
 
 
@@ -242,7 +243,7 @@ def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(hf.jobs()) == 6
+    assert len(hf.jobs.list()) == 6
 
 
 def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast):
@@ -283,7 +284,7 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
         async with asyncio.timeout(10):
             held = await psycopg.AsyncConnection.connect(hf.dsn)
             await held.execute("select holdfast.pause('mail')")
-            waiting = asyncio.create_task(session.run(calls.pause("mail")))
+            waiting = asyncio.create_task(session.run(Queues.pause.build(None, "mail")))
             while not hf_waits(hf.dsn):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             waiting.cancel()
@@ -309,7 +310,7 @@ def sleeper(hf: Holdfast):
         pid=1,
         version="1",
     )
-    worker = hf.run(registration)
+    worker = hf.carrier.run(registration)
     return hf.database.session(), calls.sleep(worker), calls.sleep(worker, above=0)
 
 

@@ -51,8 +51,8 @@ def test_it_holds_in_a_transaction_of_the_callers(
     hf: Holdfast, mail: Task[..., Any], ask, holdfast_dsn: str, amount: int
 ):
     with psycopg.connect(holdfast_dsn) as connection:
-        mail.options(conn=connection).enqueue()
-        hf.enqueue_many((mail.call() for _ in range(amount)), conn=connection)
+        mail.on(connection).enqueue()
+        hf.on(connection).enqueue_many(mail.call() for _ in range(amount))
     assert attempts_in(ask) == [5]
 
 
@@ -72,11 +72,11 @@ def test_a_call_wins_over_it(hf: Holdfast, mail: Task[..., Any]):
 
 @pytest.mark.parametrize("amount", [2, SMALLEST_COPY])
 def test_an_operators_policy_wins_over_it(hf: Holdfast, mail: Task[..., Any], ask, amount: int):
-    hf.set_retry_policy("mail", RetryPolicy(max_attempts=9))
+    hf.policies.set("mail", RetryPolicy(max_attempts=9))
     assert mail.enqueue().refresh().max_attempts == 9
     hf.enqueue_many(mail.call() for _ in range(amount))
     assert attempts_in(ask) == [9]
-    hf.reset_retry_policy("mail")
+    hf.policies.reset("mail")
     assert mail.enqueue().refresh().max_attempts == 5
 
 
@@ -89,7 +89,7 @@ def test_the_code_of_today_wins_over_what_an_earlier_release_declared(hf: Holdfa
 
 
 def test_a_setting_of_the_queue_does_not_win_over_it(hf: Holdfast, mail: Task[..., Any]):
-    hf.configure("default", max_attempts=4)
+    hf.settings.configure("default", max_attempts=4)
     assert mail.enqueue().refresh().max_attempts == 5
 
 

@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from holdfast import Holdfast, RetryPolicy, calls
+from holdfast import Holdfast, RetryPolicy
+from holdfast.operations.policies import retry_delay
 
 
 def test_a_declared_policy_holds_once_a_worker_was_made(hf: Holdfast):
@@ -10,7 +11,7 @@ def test_a_declared_policy_holds_once_a_worker_was_made(hf: Holdfast):
     async def mail() -> None: ...
 
     hf.worker()
-    assert hf.run(calls.retry_delay("mail", 2)) == timedelta(minutes=1)
+    assert hf.carrier.run(retry_delay("mail", 2)) == timedelta(minutes=1)
     assert mail.enqueue().refresh().max_attempts == 5
 
 
@@ -19,10 +20,10 @@ def test_an_operators_policy_is_not_overwritten_by_a_deploy(hf: Holdfast):
     async def mail() -> None: ...
 
     hf.worker()
-    hf.run(calls.set_retry_policy("mail", RetryPolicy(max_attempts=9, base=5, jitter=0)))
+    hf.policies.set("mail", RetryPolicy(max_attempts=9, base=5, jitter=0))
     hf.worker()
     assert mail.enqueue().refresh().max_attempts == 9
-    assert hf.run(calls.retry_delay("mail", 1)) == timedelta(seconds=5)
+    assert hf.carrier.run(retry_delay("mail", 1)) == timedelta(seconds=5)
 
 
 def test_a_changed_declaration_takes_effect_at_the_next_deploy(hf: Holdfast, holdfast_dsn: str):
@@ -38,4 +39,4 @@ def test_declared_attempts_hold_for_jobs_enqueued_by_name(hf: Holdfast):
     hf.task(name="mail", max_attempts=7)(lambda: None)
     hf.worker()
     assert hf.enqueue("mail").refresh().max_attempts == 7
-    assert hf.run(calls.retry_delay("mail", 1)) >= timedelta(minutes=1)
+    assert hf.carrier.run(retry_delay("mail", 1)) >= timedelta(minutes=1)

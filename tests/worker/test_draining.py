@@ -105,7 +105,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, 
     monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     again.enqueue()
     with psycopg.connect(hf.dsn) as conn:
-        again.options(conn=conn).enqueue()  # while it is open, a worker asks for such before it looks
+        again.on(conn).enqueue()  # while it is open, a worker asks for such before it looks
         hf.worker().run(drain=True)
         conn.rollback()
     assert counts() == {"completed": 1}

@@ -35,7 +35,7 @@ def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, flushes):
     enqueueing.join(10)
     assert not enqueueing.is_alive()
     assert flushes
-    assert len(hf.jobs()) == 2
+    assert len(hf.jobs.list()) == 2
 
 
 def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast, flushes):
@@ -47,4 +47,4 @@ def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast,
 
     asyncio.run(main())
     assert flushes
-    assert len(hf.jobs()) == 2
+    assert len(hf.jobs.list()) == 2

@@ -50,11 +50,11 @@ def test_a_job_exists_if_and_only_if_the_callers_transaction_commits(holdfast_ds
             "cursor": connection.cursor,
             "dict rows": lambda: connection.cursor(row_factory=dict_row),
         }[through]()
-        job = greet.options(conn=conn).enqueue(user_id=7)
+        job = greet.on(conn).enqueue(user_id=7)
         assert not exists(job)
         connection.rollback()
         assert not exists(job)
-        job = greet.options(conn=conn).enqueue(user_id=8)
+        job = greet.on(conn).enqueue(user_id=8)
         assert not exists(job)
         connection.commit()
         assert exists(job)
@@ -65,10 +65,10 @@ def test_an_async_transaction_carries_a_job_as_well(holdfast_dsn, hf, greet, thr
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
             conn = connection if through == "connection" else connection.cursor()
-            lost = await greet.options(conn=conn).aenqueue(user_id=7)
+            lost = await greet.on(conn).aenqueue(user_id=7)
             await connection.rollback()
-            kept = await hf.aenqueue("greet", {"user_id": 8}, conn=conn)
-            many = await hf.aenqueue_many((greet.call(i) for i in range(3)), conn=conn)
+            kept = await hf.on(conn).aenqueue("greet", {"user_id": 8})
+            many = await hf.on(conn).aenqueue_many(greet.call(i) for i in range(3))
             assert [exists(job) for job in [lost, kept, *many]] == [False] * 5
             await connection.commit()
             return [exists(job) for job in [lost, kept, *many]]
@@ -78,9 +78,9 @@ def test_an_async_transaction_carries_a_job_as_well(holdfast_dsn, hf, greet, thr
 
 def test_a_savepoint_that_is_rolled_back_takes_its_job_along(holdfast_dsn, greet):
     with psycopg.connect(holdfast_dsn) as connection:
-        kept = greet.options(conn=connection).enqueue(user_id=1)
+        kept = greet.on(connection).enqueue(user_id=1)
         with connection.transaction(force_rollback=True):
-            lost = greet.options(conn=connection).enqueue(user_id=2)
+            lost = greet.on(connection).enqueue(user_id=2)
         connection.commit()
     assert (exists(kept), exists(lost)) == (True, False)
 
@@ -88,16 +88,16 @@ def test_a_savepoint_that_is_rolled_back_takes_its_job_along(holdfast_dsn, greet
 def test_a_refused_job_leaves_the_callers_connection_in_one_piece(holdfast_dsn, hf, greet):
     with psycopg.connect(holdfast_dsn) as connection:
         with connection.transaction():
-            kept = greet.options(conn=connection).enqueue(user_id=1)
+            kept = greet.on(connection).enqueue(user_id=1)
             with pytest.raises(PayloadTooLarge), connection.transaction():
-                hf.enqueue("greet", "x" * 1_000_000, conn=connection)
+                hf.on(connection).enqueue("greet", "x" * 1_000_000)
         assert exists(kept)
 
 
 def test_what_is_no_connection_is_refused_by_name(greet):
     for conn in ["postgresql://me:hunter2@here/db", object(), 7]:
         with pytest.raises(BadValue, match="conn must be a psycopg Connection or Cursor") as refusal:
-            greet.options(conn=conn).enqueue(user_id=1)
+            greet.on(conn).enqueue(user_id=1)
         assert "hunter2" not in str(refusal.value)
 
 
@@ -105,9 +105,9 @@ def test_an_async_connection_is_refused_by_the_sync_method(holdfast_dsn, hf, gre
     async def main():
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
             with pytest.raises(BadValue, match="async ones go with the a… methods"):
-                greet.options(conn=connection).enqueue(user_id=1)
+                greet.on(connection).enqueue(user_id=1)
         with psycopg.connect(holdfast_dsn) as connection, pytest.raises(BadValue, match="AsyncConnection"):
-            await greet.options(conn=connection).aenqueue(user_id=1)
+            await greet.on(connection).aenqueue(user_id=1)
 
     asyncio.run(main())
 
@@ -136,7 +136,7 @@ def test_all_of_them_or_none(holdfast_dsn, hf, greet, counts, autocommit):
     else:
         with psycopg.connect(holdfast_dsn, autocommit=autocommit) as connection:
             with pytest.raises(BadArguments):
-                hf.enqueue_many(some_then_a_bad_one(greet), conn=connection)
+                hf.on(connection).enqueue_many(some_then_a_bad_one(greet))
             connection.rollback()
     assert counts() == {}
 

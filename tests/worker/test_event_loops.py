@@ -64,7 +64,7 @@ def test_a_handler_that_cannot_be_stopped_is_left_behind(hf: Holdfast, loop, wor
 
     stubborn.enqueue()
     worker = work(grace=0.1)
-    until(lambda: hf.jobs(state="running"))
+    until(lambda: hf.jobs.list(state="running"))
     worker.stop()
     worker.wait()
     assert told.wait_for("worker.abandoned")["handlers"] == 1

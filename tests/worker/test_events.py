@@ -192,7 +192,7 @@ def test_a_queue_is_followed_async(hf, work):
 
     async def follow(after: str | None, amount: int) -> list[tuple[int, str]]:
         seen = []
-        async for event in hf.aevents(queue="prints", after=after, poll=0.05):
+        async for event in hf.events.aread(queue="prints", after=after, poll=0.05):
             if event.name == "rendered":
                 seen.append((event.data["n"], event.cursor))
             if len(seen) == amount:
@@ -210,15 +210,15 @@ def test_a_queue_is_followed_async(hf, work):
 
 def test_events_of_what_is_not_there_are_refused(hf):
     with pytest.raises(BadValue) as error:
-        next(hf.events(job_id="x"))
+        next(hf.events.read(job_id="x"))
     assert error.value.field == "job_id"
     for follow in (True, False):
         with pytest.raises(JobNotFound):
-            next(hf.events(job_id=uuid4(), follow=follow))
+            next(hf.events.read(job_id=uuid4(), follow=follow))
     with pytest.raises(BadValue, match="either"):
-        next(hf.events(job_id="0190a5d0-ac96-774b-bcce-b302099a8057", queue="x"))
+        next(hf.events.read(job_id="0190a5d0-ac96-774b-bcce-b302099a8057", queue="x"))
     with pytest.raises(BadValue) as error:
-        next(hf.events(after="x"))
+        next(hf.events.read(after="x"))
     assert error.value.field == "after"
 
 

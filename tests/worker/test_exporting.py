@@ -34,39 +34,41 @@ def day_with_jobs(hf: Holdfast, clock, drain):
 
 
 def test_settings_are_keywords_with_types(hf: Holdfast):
-    changed = hf.configure("mail", retention=timedelta(days=7), age_critical="never", redacted={"pin"})
+    changed = hf.settings.configure(
+        "mail", retention=timedelta(days=7), age_critical="never", redacted={"pin"}
+    )
     assert {change.name: (change.before, change.after) for change in changed} == {
         "retention": (None, "7 days"),
         "age_critical": (None, "never"),
         "redacted": (None, ["pin"]),
     }
-    rows = {row.name: row for row in hf.settings("mail")}
+    rows = {row.name: row for row in hf.settings.list("mail")}
     assert (rows["retention"].value, rows["retention"].own) == (timedelta(days=7), True)
     assert (rows["retention"].builtin, rows["age_critical"].value) == ("30 days", "never")
     assert (rows["max_attempts"].value, rows["max_attempts"].own) == (3, False)
-    assert hf.configure("mail", retention=None)[0].after is None
+    assert hf.settings.configure("mail", retention=None)[0].after is None
     with pytest.raises(UnknownOption, match="Did you mean 'retention'") as unknown:
-        hf.configure("mail", retentoin=1)  # type: ignore[call-arg]
+        hf.settings.configure("mail", retentoin=1)  # type: ignore[call-arg]
     assert unknown.value.suggestion == "retention"
     with pytest.raises(BadValue, match="max_attempts 0: must be an integer from 1 to 32767") as bad:
-        hf.configure("mail", max_attempts=0)
+        hf.settings.configure("mail", max_attempts=0)
     assert bad.value.field == "max_attempts"
     with pytest.raises(BadValue, match="retention"):
-        hf.configure("mail", retention=object())  # type: ignore[arg-type]
+        hf.settings.configure("mail", retention=object())  # type: ignore[arg-type]
     with pytest.raises(BadName):
-        hf.configure("Mail", max_attempts=1)
+        hf.settings.configure("Mail", max_attempts=1)
 
     async def twins() -> None:
-        await hf.aconfigure("*", max_attempts=9)
-        assert {row.name: row.value for row in await hf.asettings("mail")}["max_attempts"] == 9
-        assert [row.target for row in await hf.aaudit(action="configure")] == ["*", "mail", "mail"]
-        assert await hf.apartitions() == hf.partitions()
-        assert await hf.adue_exports() == []
+        await hf.settings.aconfigure("*", max_attempts=9)
+        assert {row.name: row.value for row in await hf.settings.alist("mail")}["max_attempts"] == 9
+        assert [row.target for row in await hf.audit.alist(action="configure")] == ["*", "mail", "mail"]
+        assert await hf.retention.alist() == hf.retention.list()
+        assert await hf.retention.adue() == []
 
     asyncio.run(twins())
-    assert [row.detail for row in hf.audit(target="*", since=datetime.now(UTC) - timedelta(hours=1))] == [
-        {"max_attempts": [3, 9]}
-    ]
+    assert [
+        row.detail for row in hf.audit.list(target="*", since=datetime.now(UTC) - timedelta(hours=1))
+    ] == [{"max_attempts": [3, 9]}]
 
 
 def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work, until):
@@ -75,10 +77,10 @@ def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work, until):
         raise RuntimeError
 
     work()
-    hf.configure("mail", max_attempts=1)
+    hf.settings.configure("mail", max_attempts=1)
     once = fail.enqueue()
     until(lambda: once.refresh().state == "dead")
-    hf.configure("mail", max_attempts=2, retry_base=3600)
+    hf.settings.configure("mail", max_attempts=2, retry_base=3600)
     twice = fail.enqueue()
     until(lambda: twice.refresh().state == "scheduled")
 
@@ -90,7 +92,7 @@ def test_a_worker_clears_a_queue_that_keeps_nothing(hf: Holdfast, clock, work, u
     async def a() -> int:
         return 7
 
-    hf.configure("gone", retention=0)
+    hf.settings.configure("gone", retention=0)
     work()
     assert a.enqueue().result(timeout=20) == 7
     clock.advance(minutes=2)
@@ -100,12 +102,12 @@ def test_a_worker_clears_a_queue_that_keeps_nothing(hf: Holdfast, clock, work, u
 def test_what_is_due_is_exported_with_a_manifest_and_goes_then(
     hf: Holdfast, day_with_jobs: date, clock, tmp_path: Path, ask
 ):
-    hf.configure("*", disposal="export")
+    hf.settings.configure("*", disposal="export")
     clock.advance(days=60)
     ask("select holdfast.upkeep()")
     ours = f"finished_{day_with_jobs:%Y%m%d}"
-    assert ours in {due.partition for due in hf.due_exports()}
-    files = {file.partition: file for file in hf.export(tmp_path, compress=True)}
+    assert ours in {due.partition for due in hf.retention.due()}
+    files = {file.partition: file for file in hf.retention.export(tmp_path, compress=True)}
     file = files[ours]
     assert (file.rows, file.marked, file.name) == (2, True, f"{ours}.csv.gz")
     assert file.location == str(tmp_path / file.name)
@@ -124,15 +126,15 @@ def test_what_is_due_is_exported_with_a_manifest_and_goes_then(
     assert datetime.fromisoformat(greeted["finished_at"]).date() == day_with_jobs
     assert files[ours.replace("finished", "event")].rows >= 1
     assert not list(tmp_path.glob(".*")), "no half a file is left"
-    assert hf.due_exports() == []
-    assert hf.export(tmp_path) == []
+    assert hf.retention.due() == []
+    assert hf.retention.export(tmp_path) == []
     ask("select holdfast.upkeep()")
-    assert hf.jobs() == []
-    assert [row.target for row in hf.audit(action="export")][-1] in files
+    assert hf.jobs.list() == []
+    assert [row.target for row in hf.audit.list(action="export")][-1] in files
 
 
 def test_a_day_is_exported_on_request_as_lines_of_json(hf: Holdfast, day_with_jobs: date, tmp_path: Path):
-    files = asyncio.run(hf.aexport(tmp_path, format="jsonl", day=day_with_jobs))
+    files = asyncio.run(hf.retention.aexport(tmp_path, format="jsonl", day=day_with_jobs))
     assert [(file.name, file.rows, file.marked) for file in files] == [
         (f"finished_{day_with_jobs:%Y%m%d}.jsonl", 2, False),
         (f"event_{day_with_jobs:%Y%m%d}.jsonl", files[1].rows, False),
@@ -141,7 +143,7 @@ def test_a_day_is_exported_on_request_as_lines_of_json(hf: Holdfast, day_with_jo
     (greeted,) = [line for line in lines if line["task"] == "greet"]
     assert greeted["result"] == {"greeting": "hello\nä, \"b\" 'c'\\"}
     assert greeted["finished_at"].startswith(str(day_with_jobs))
-    assert len(hf.jobs()) == 2, "it is a copy"
+    assert len(hf.jobs.list()) == 2, "it is a copy"
 
 
 def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tmp_path: Path):
@@ -153,7 +155,7 @@ def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tm
         made, given = tmp_path / "made", tmp_path / "given"
         given.mkdir(0o755)
         for directory in (made, given):
-            hf.export(directory, day=day_with_jobs)
+            hf.retention.export(directory, day=day_with_jobs)
     finally:
         os.umask(before)
     assert (rights(made), rights(given)) == ("700", "755")
@@ -163,26 +165,26 @@ def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tm
 def test_a_function_receives_the_chunks_of_each_file_and_an_error_marks_nothing(
     hf: Holdfast, day_with_jobs: date, clock
 ):
-    hf.configure("*", disposal="export")
+    hf.settings.configure("*", disposal="export")
     clock.advance(days=60)
-    due = hf.due_exports()
+    due = hf.retention.due()
     assert due
 
     def breaks(name: str, chunks: Any) -> None:
         raise OSError(name)
 
     with pytest.raises(OSError, match=r"\.csv$"):
-        hf.export(to=breaks)
+        hf.retention.export(to=breaks)
     with pytest.raises(BadValue, match="has not read all chunks"):
-        hf.export(to=lambda name, chunks: None)
-    assert hf.due_exports() == due
+        hf.retention.export(to=lambda name, chunks: None)
+    assert hf.retention.due() == due
     bucket: dict[str, bytes] = {}
 
     def upload(name: str, chunks: Any) -> str:
         bucket[name] = b"".join(chunks)
         return f"s3://bucket/{name}"
 
-    files = hf.export(to=upload)
+    files = hf.retention.export(to=upload)
     assert len(files) == len(due)
     assert {file.location for file in files} == {f"s3://bucket/{file.name}" for file in files}
     assert set(bucket) == {file.name for file in files} | {
@@ -190,6 +192,6 @@ def test_a_function_receives_the_chunks_of_each_file_and_an_error_marks_nothing(
     }
     for wrong in ({"directory": None}, {"directory": ".", "to": upload}, {"to": upload, "format": "xml"}):
         with pytest.raises(BadValue):
-            hf.export(**wrong)
+            hf.retention.export(**wrong)
     with pytest.raises(BadValue, match="must be a date"):
-        hf.export(to=upload, day="2026-01-31")  # type: ignore[arg-type]
+        hf.retention.export(to=upload, day="2026-01-31")  # type: ignore[arg-type]

@@ -74,29 +74,29 @@ def test_dead_jobs_are_found_and_replayed(hf: Holdfast, drain):
 
     jobs = hf.enqueue_many(fragile.call(n=n) for n in range(4))
     drain()
-    assert {job.id for job in hf.dead(queue="mail")} == {job.id for job in jobs}
-    assert [job.payload for job in hf.dead(error="REFUSED 2")] == [{"n": 2}]
+    assert {job.id for job in hf.dead.list(queue="mail")} == {job.id for job in jobs}
+    assert [job.payload for job in hf.dead.list(error="REFUSED 2")] == [{"n": 2}]
     now = datetime.now(UTC)
-    assert hf.dead(after=now + timedelta(hours=1)) == []
+    assert hf.dead.list(after=now + timedelta(hours=1)) == []
     broken = False
     assert jobs[0].replay() is JobState.PENDING
-    assert hf.replay(error="refused 1") == 1
-    assert asyncio.run(hf.areplay(everything=True, limit=1)) == 1
+    assert hf.dead.replay_many(error="refused 1") == 1
+    assert asyncio.run(hf.dead.areplay_many(everything=True, limit=1)) == 1
     drain()
     ends = [job.refresh() for job in jobs]
     assert sorted(end.state for end in ends) == ["completed"] * 3 + ["dead"]
     assert [end.attempt for end in ends] == [1] * 4
     with pytest.raises(IllegalTransition, match="is completed: only a dead job can be replayed"):
         jobs[0].replay()
-    (left,) = hf.dead()
+    (left,) = hf.dead.list()
     hf.job(left.id).purge()
     with pytest.raises(JobNotFound):
         hf.job(left.id).refresh()
-    assert hf.purge(queue="mail") == 0
+    assert hf.dead.purge_many(queue="mail") == 0
 
 
 def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
-    for action in (hf.replay, hf.purge):
+    for action in (hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadValue, match="everything"):
             action()
         with pytest.raises(UnknownOption, match="queue"):
@@ -111,12 +111,12 @@ def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
 @pytest.mark.parametrize("nothing", [{"queue": None}, {"error": ""}, {"queue": None, "error": ""}])
 def test_a_filter_that_filters_nothing_is_none(hf: Holdfast, nothing):
     hf.enqueue("mail.send").give_up("no")
-    for act in (hf.replay, hf.purge):
+    for act in (hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadValue, match="no filter is given"):
             act(**nothing)
         with pytest.raises(BadValue, match="everything 'no': must be True or False"):
             act(everything="no")
-    assert len(hf.dead(**nothing)) == 1
+    assert len(hf.dead.list(**nothing)) == 1
 
 
 def test_a_waiting_job_is_given_up_and_replayed(hf: Holdfast, drain):
@@ -136,12 +136,12 @@ def test_an_operators_policy_wins_until_it_is_reset(hf: Holdfast):
     async def a() -> None: ...
 
     hf.worker()
-    assert [(row.task, row.max_attempts, row.declared) for row in hf.retry_policies()] == [("a", 5, True)]
-    hf.set_retry_policy("a", RetryPolicy(max_attempts=2, base=1))
+    assert [(row.task, row.max_attempts, row.declared) for row in hf.policies.list()] == [("a", 5, True)]
+    hf.policies.set("a", RetryPolicy(max_attempts=2, base=1))
     hf.worker()
-    (row,) = hf.retry_policies()
+    (row,) = hf.policies.list()
     assert (row.max_attempts, row.base, row.declared) == (2, timedelta(seconds=1), False)
-    assert hf.reset_retry_policy("a")
-    assert not asyncio.run(hf.areset_retry_policy("a"))
+    assert hf.policies.reset("a")
+    assert not asyncio.run(hf.policies.areset("a"))
     hf.worker()
-    assert hf.retry_policies()[0].max_attempts == 5
+    assert hf.policies.list()[0].max_attempts == 5

@@ -87,7 +87,7 @@ def test_a_worker_serves_its_health_and_what_it_counted(hf: Holdfast, work, told
     everything = values(get(address, "/metrics/queues")[1])
     assert everything["holdfast_jobs", ("queue", "default"), ("state", "dead")] == 3
     assert everything["holdfast_workers", ("status", "busy")] == 1
-    assert values(hf.metrics()).keys() == everything.keys()
+    assert values(hf.health.metrics()).keys() == everything.keys()
 
     worker.stop()
     told.wait_for("worker.stopping")

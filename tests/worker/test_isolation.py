@@ -103,7 +103,7 @@ def test_a_worker_loads_what_processes_need_only_for_a_task_that_asks_for_one(
         "import sys, app\nif __name__ == '__main__':\n"
         "    app.work.enqueue()\n"
         "    app.hf.worker().run(drain=True)\n"
-        "    print(app.hf.stats()[0].state, 'multiprocessing' in sys.modules)"
+        "    print(app.hf.stats.count()[0].state, 'multiprocessing' in sys.modules)"
     )
     said = subprocess.run(
         [sys.executable, "-c", code],
@@ -251,7 +251,7 @@ def test_a_script_without_a_guard_is_refused_in_its_children(tmp_path, holdfast_
     )
     assert done.stdout == "dead\n"
     assert 'Put that code under if __name__ == "__main__":' in done.stderr
-    assert [job.task for job in hf.jobs()] == ["shop.charge"]
+    assert [job.task for job in hf.jobs.list()] == ["shop.charge"]
 
 
 CHAIN = """
@@ -280,7 +280,7 @@ def test_a_child_of_a_script_enqueues_its_tasks_by_the_same_names(tmp_path, hold
     script.write_text(CHAIN)
     environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
     subprocess.run([sys.executable, script], env=environment, timeout=60, check=True)
-    assert {(job.task, job.state) for job in hf.jobs()} == {
+    assert {(job.task, job.state) for job in hf.jobs.list()} == {
         ("shop.first", JobState.COMPLETED),
         ("shop.second", JobState.COMPLETED),
     }

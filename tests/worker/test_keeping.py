@@ -76,9 +76,11 @@ def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gat
     event = told.wait_for("loop.blocked")
     assert "blocking_handler" in event["stack"]
     until(lambda: job.refresh().state is JobState.RUNNING)
-    beats = hf.workers()
+    beats = hf.workers.list()
     until(
-        lambda: all(new.heartbeat_at > old.heartbeat_at for new, old in zip(hf.workers(), beats, strict=True))
+        lambda: all(
+            new.heartbeat_at > old.heartbeat_at for new, old in zip(hf.workers.list(), beats, strict=True)
+        )
     )
     gate.set()
     done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)

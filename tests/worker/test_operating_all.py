@@ -14,10 +14,10 @@ EMPTY = [{}, {"queue": None}, {"queue": "", "task": None}]
 def test_an_empty_filter_is_refused(hf: Holdfast, filters):
     job, dead = hf.enqueue("a"), hf.enqueue("b")
     dead.give_up()
-    for verb in (hf.cancel_matching, hf.replay, hf.purge):
+    for verb in (hf.jobs.cancel_matching, hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadInput, match="everything=True"):
             verb(**filters)
-    for verb in (hf.acancel_matching, hf.areplay, hf.apurge):
+    for verb in (hf.jobs.acancel_matching, hf.dead.areplay_many, hf.dead.apurge_many):
         with pytest.raises(BadInput, match="everything=True"):
             asyncio.run(verb(**filters))
     assert (job.refresh().state, dead.refresh().state) == ("pending", "dead")
@@ -25,8 +25,8 @@ def test_an_empty_filter_is_refused(hf: Holdfast, filters):
 
 def test_everything_is_taken_if_that_is_said(hf: Holdfast):
     jobs = [hf.enqueue("a", queue=queue) for queue in ("mail", "post")]
-    assert hf.cancel_matching(state="scheduled", everything=True) == (0, 0)
-    assert hf.cancel_matching(everything=True) == (2, 0)
+    assert hf.jobs.cancel_matching(state="scheduled", everything=True) == (0, 0)
+    assert hf.jobs.cancel_matching(everything=True) == (2, 0)
     assert {job.refresh().state for job in jobs} == {"cancelled"}
 
 
@@ -37,34 +37,34 @@ def test_sql_refuses_an_empty_filter_too(hf: Holdfast, ask, verb, arguments):
     hf.enqueue("a")
     with pytest.raises(Exception, match="say everything => true"):
         ask(f"select holdfast.{verb}({arguments})")
-    assert {job.state for job in hf.jobs()} == {"pending", "dead"}
+    assert {job.state for job in hf.jobs.list()} == {"pending", "dead"}
     ask(f"select holdfast.{verb}(everything => true)")
-    assert [job.state for job in hf.jobs()] != ["pending", "dead"]
+    assert [job.state for job in hf.jobs.list()] != ["pending", "dead"]
 
 
 def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast):
     jobs = [hf.enqueue("a") for _ in range(3)]
-    assert len(hf.jobs(limit=2)) == 2
-    assert len(hf.audit(limit=1)) <= 1
+    assert len(hf.jobs.list(limit=2)) == 2
+    assert len(hf.audit.list(limit=1)) <= 1
     for job in jobs:
         job.give_up()
-    assert len(hf.dead(limit=2)) == 2
-    assert hf.replay(task="a", limit=1) == 1
-    assert hf.purge(task="a", limit=1) == 1
+    assert len(hf.dead.list(limit=2)) == 2
+    assert hf.dead.replay_many(task="a", limit=1) == 1
+    assert hf.dead.purge_many(task="a", limit=1) == 1
     hf.schedules.add("beat", "a", every=60)
     assert len(hf.schedules.upcoming("beat", limit=2)) == 2
     calls = [
-        lambda: hf.jobs(amount=2),
-        lambda: hf.dead(amount=2),
-        lambda: hf.audit(amount=2),
-        lambda: hf.replay(task="a", amount=2),
-        lambda: hf.purge(task="a", amount=2),
+        lambda: hf.jobs.list(amount=2),
+        lambda: hf.dead.list(amount=2),
+        lambda: hf.audit.list(amount=2),
+        lambda: hf.dead.replay_many(task="a", amount=2),
+        lambda: hf.dead.purge_many(task="a", amount=2),
         lambda: hf.schedules.upcoming("beat", amount=2),
-        lambda: asyncio.run(hf.ajobs(amount=2)),
-        lambda: asyncio.run(hf.adead(amount=2)),
-        lambda: asyncio.run(hf.aaudit(amount=2)),
-        lambda: asyncio.run(hf.areplay(task="a", amount=2)),
-        lambda: asyncio.run(hf.apurge(task="a", amount=2)),
+        lambda: asyncio.run(hf.jobs.alist(amount=2)),
+        lambda: asyncio.run(hf.dead.alist(amount=2)),
+        lambda: asyncio.run(hf.audit.alist(amount=2)),
+        lambda: asyncio.run(hf.dead.areplay_many(task="a", amount=2)),
+        lambda: asyncio.run(hf.dead.apurge_many(task="a", amount=2)),
         lambda: asyncio.run(hf.schedules.aupcoming("beat", amount=2)),
     ]
     for call in calls:
@@ -72,4 +72,4 @@ def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast):
             call()
         assert refusal.value.suggestion == "limit"
     with pytest.raises(BadValue, match="limit"):
-        hf.jobs(limit=0)
+        hf.jobs.list(limit=0)

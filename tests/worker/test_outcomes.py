@@ -299,4 +299,4 @@ def test_the_news_of_a_failure_say_whether_it_was_the_last(hf: Holdfast, drain, 
     drain()
     ends = [(it["attempt"], it["max_attempts"], it.get("dead")) for it in told.named("job.failed")]
     assert ends == [(1, 2, None), (2, 2, True), (1, 2, True), (1, 1, True)]
-    assert len(hf.dead()) == 3
+    assert len(hf.dead.list()) == 3

@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import BadValue, Cancel, Holdfast, JobCancelled, JobFailed, JobNotFound, waiting
+from holdfast import BadValue, Cancel, Holdfast, JobCancelled, JobFailed, JobNotFound
+from holdfast.operations import waiting
 
 LISTENERS = (
     "select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%%wait%%'"
@@ -107,10 +108,10 @@ def test_a_timeout_is_a_time(add):
 def test_many_are_gathered_in_their_order(hf, add, work):
     work()
     jobs = [add.enqueue(n, 0) for n in range(50)]
-    assert hf.gather(jobs, timeout=20) == [Sum(n) for n in range(50)]
-    assert asyncio.run(hf.agather(jobs, timeout=20)) == [Sum(n) for n in range(50)]
-    assert hf.gather([]) == []
-    assert hf.gather([jobs[0], jobs[0]], timeout=20) == [Sum(0), Sum(0)]
+    assert hf.jobs.gather(jobs, timeout=20) == [Sum(n) for n in range(50)]
+    assert asyncio.run(hf.jobs.agather(jobs, timeout=20)) == [Sum(n) for n in range(50)]
+    assert hf.jobs.gather([]) == []
+    assert hf.jobs.gather([jobs[0], jobs[0]], timeout=20) == [Sum(0), Sum(0)]
 
 
 def test_gather_raises_the_first_failure_or_returns_all(hf, add, work):
@@ -122,15 +123,15 @@ def test_gather_raises_the_first_failure_or_returns_all(hf, add, work):
     failing, well = fail.enqueue(), add.enqueue(2, 3)
     work()
     with pytest.raises(JobFailed):
-        hf.gather([waits, failing, well], timeout=20)
-    late, failed, right = hf.gather([waits, failing, well], timeout=1, return_exceptions=True)
+        hf.jobs.gather([waits, failing, well], timeout=20)
+    late, failed, right = hf.jobs.gather([waits, failing, well], timeout=1, return_exceptions=True)
     assert (type(late), type(failed), right) == (TimeoutError, JobFailed, Sum(5))
     with pytest.raises(JobFailed):
-        asyncio.run(hf.agather([waits, failing, well], timeout=20))
+        asyncio.run(hf.jobs.agather([waits, failing, well], timeout=20))
     with pytest.raises(BadValue, match=r"hf\.job"):
-        hf.gather([well.id])
+        hf.jobs.gather([well.id])
     with pytest.raises(BadValue, match=r"\[job\]"):
-        hf.gather(well)
+        hf.jobs.gather(well)
 
 
 def test_a_thousand_wait_over_one_connection_and_all_are_woken(hf, add, work, ask, until, seldom):

@@ -46,7 +46,7 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
         assert job.result(timeout=15) == 8
         many = producer.enqueue_many([double.call(number=number) for number in range(AMOUNT)])
         dead = producer.enqueue("fails")
-        assert producer.gather(many, timeout=15) == [number * 2 for number in range(AMOUNT)]
+        assert producer.jobs.gather(many, timeout=15) == [number * 2 for number in range(AMOUNT)]
         until(lambda: producer.job(dead.id).refresh().state is JobState.DEAD)
         assert producer.job(job.id).refresh().state is JobState.COMPLETED
         later = producer.enqueue("double", delay=3600)
@@ -56,13 +56,13 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     assert [name for name, _ in told.events if name.endswith((".failed", ".error"))] == ["job.failed"]
 
     viewer, operator = roles["viewer"], roles["operator"]
-    assert len(viewer.jobs(limit=1000)) == SMALLEST_COPY * 2 + 3
+    assert len(viewer.jobs.list(limit=1000)) == SMALLEST_COPY * 2 + 3
     assert "seen" in [event.name for event in viewer.job(job.id).events(follow=False)]
     assert [error.error for error in viewer.job(dead.id).errors()] == ["ValueError: no"]
     assert viewer.job(job.id).steps()[0].result == 8
-    assert {row.queue for row in viewer.stats()} == {"default"}
+    assert {row.queue for row in viewer.stats.count()} == {"default"}
     assert operator.job(dead.id).replay() is JobState.PENDING
-    operator.pause("default")
+    operator.queues.pause("default")
     operator.schedules.pause("double")
     operator.set_retry_policy("double", RetryPolicy(max_attempts=5))
     worker.worker()  # declares its policies and schedules again, and says nothing against the operator
@@ -88,10 +88,10 @@ def test_copy_is_the_way_of_a_producer_too(roles, ask):
 
 def test_what_a_role_may_not_do_raises_an_error_that_says_what_to_ask_for(roles):
     for kind, attempt in {
-        "producer": lambda hf: hf.jobs(),
+        "producer": lambda hf: hf.jobs.list(),
         "worker": lambda hf: hf.enqueue("t"),
-        "viewer": lambda hf: hf.pause("default"),
-        "operator": lambda hf: hf.access.grant("somebody", ["a"]),
+        "viewer": lambda hf: hf.queues.pause("default"),
+        "operator": lambda hf: hf.grants.grant("somebody", ["a"]),
     }.items():
         with pytest.raises(NotAllowed, match=r"permission denied for function .* holdfast_ roles") as raised:
             attempt(roles[kind])
@@ -114,12 +114,12 @@ def test_access_is_granted_listed_and_taken_from_python(hf, roles):
 
 async def _access(hf: Holdfast, roles: dict[str, Holdfast]) -> None:
     name = roles["producer"].dsn.partition("user=")[2].split()[0]
-    hf.access.grant(name, ["acme.*"])
-    await hf.access.agrant(name, ["shared"])
-    assert [(row.role, row.queues) for row in await hf.access.alist()] == [(name, "acme.*"), (name, "shared")]
+    hf.grants.grant(name, ["acme.*"])
+    await hf.grants.agrant(name, ["shared"])
+    assert [(row.role, row.queues) for row in await hf.grants.alist()] == [(name, "acme.*"), (name, "shared")]
     roles["producer"].enqueue("t", queue="acme.mail")
     with pytest.raises(NotAllowed, match="may not use queue other"):
         roles["producer"].enqueue("t", queue="other")
-    assert await hf.access.arevoke(name, ["shared"]) == 1
-    assert hf.access.revoke(name) == 1
-    assert hf.access.list() == []
+    assert await hf.grants.arevoke(name, ["shared"]) == 1
+    assert hf.grants.revoke(name) == 1
+    assert hf.grants.list() == []

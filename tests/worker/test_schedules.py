@@ -270,8 +270,8 @@ def test_a_delayed_job_can_be_given_another_time_in_a_coroutine(hf: Holdfast):
 
 def test_a_schedule_is_stored_in_the_callers_transaction(hf: Holdfast, holdfast_dsn: str):
     with psycopg.connect(holdfast_dsn) as conn:
-        hf.schedules.add("pulse", "beat", every=60, conn=conn)
-        hf.schedules.pause("pulse", conn=conn)
+        hf.on(conn).schedules.add("pulse", "beat", every=60)
+        hf.on(conn).schedules.pause("pulse")
         conn.rollback()
     assert hf.schedules.list() == []
 

@@ -13,26 +13,26 @@ def test_a_worker_keeps_the_statistics_up_to_date(hf: Holdfast, work, until):
 
     hf.enqueue_many(nothing.call() for _ in range(20))
     work()
-    until(lambda: [row.hour.completed for row in hf.statistics()] == [20])
-    (queue,) = hf.statistics(queue="mail")
-    (task,) = hf.statistics(by="task")
+    until(lambda: [row.hour.completed for row in hf.stats.recent()] == [20])
+    (queue,) = hf.stats.recent(queue="mail")
+    (task,) = hf.stats.recent(by="task")
     assert (queue.queue, queue.task, task.task) == ("mail", None, "nothing")
     assert (queue.waiting, queue.running, queue.dead, queue.estimated) == (0, 0, 0, False)
     assert queue.hour.wait.p50 is not None
     assert (queue.hour.wait, queue.hour.run) == (task.hour.wait, task.hour.run)
     assert sum(queue.minutes) == 20
-    (mail,) = hf.health()
+    (mail,) = hf.health.check()
     assert (mail.queue, mail.status, mail.workers, mail.attempts) == ("mail", "OK", 1, 20)
 
 
 def test_they_have_async_twins(hf: Holdfast):
     async def ask() -> list[int]:
         await hf.aenqueue("a")
-        return [row.waiting for row in [*await hf.astatistics(), *await hf.ahealth("default")]]
+        return [row.waiting for row in [*await hf.stats.arecent(), *await hf.health.acheck("default")]]
 
     assert asyncio.run(ask()) == [1, 1]
 
 
 def test_a_wrong_word_is_refused(hf: Holdfast):
     with pytest.raises(BadValue, match="by 'worker': must be 'queue' or 'task'"):
-        hf.statistics(by="worker")  # type: ignore[arg-type]
+        hf.stats.recent(by="worker")  # type: ignore[arg-type]

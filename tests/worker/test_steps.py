@@ -245,7 +245,7 @@ def test_a_dead_job_is_replayed_after_its_steps_or_from_the_start(hf):
     assert asyncio.run(job.areplay(start_over=True)) is JobState.PENDING
     run(hf, job)
     assert ran == [0, 1]
-    assert hf.replay(everything=True, start_over=True) == 1
+    assert hf.dead.replay_many(everything=True, start_over=True) == 1
     run(hf, job)
     assert ran == [0, 1, 2]
 

@@ -35,7 +35,7 @@ def slow(hf: Holdfast, gate):
 @pytest.fixture
 def running(hf: Holdfast, until):
     """Wait until so many jobs are seen at work."""
-    return lambda amount: until(lambda: len(hf.jobs(state="running")) == amount)
+    return lambda amount: until(lambda: len(hf.jobs.list(state="running")) == amount)
 
 
 def ours(dsn: str) -> list[str]:
@@ -68,7 +68,7 @@ def test_what_runs_may_finish_and_what_waits_is_given_back_uncharged(
     assert counts() == {"completed": 2002, "pending": 48}
     assert ask("select max(attempt) from holdfast.job") == [(0,)]
     assert ask("select count(*) from holdfast.attempt_error") == [(0,)]
-    assert hf.workers() == [] or {row.status for row in hf.workers()} == {"left"}
+    assert hf.workers.list() == [] or {row.status for row in hf.workers.list()} == {"left"}
 
 
 def test_after_the_grace_what_runs_is_cut_off_and_counted(hf, work, running, until):
@@ -165,7 +165,7 @@ def test_a_handler_that_ignores_its_end_is_reported_for(hf, work, gate, running,
         await hf.aclose()
 
     async def halfway():
-        while not hf.jobs(state="running"):  # noqa: ASYNC110
+        while not hf.jobs.list(state="running"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         worker.stop()
 
@@ -190,7 +190,7 @@ def test_a_cancelled_arun_gives_everything_back(hf, slow, told, running):
 
     async def main():
         run = asyncio.create_task(hf.worker(concurrency=3).arun())
-        while len(await hf.ajobs(state="running")) < 3:  # noqa: ASYNC110
+        while len(await hf.jobs.alist(state="running")) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):

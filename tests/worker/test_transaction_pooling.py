@@ -96,11 +96,11 @@ def test_the_doctor_names_the_setting_for_a_pooler(pgbouncer):
         (None, "info", "transaction_pooling=True"),
     ):
         with Holdfast(pgbouncer, transaction_pooling=said) as hf:
-            (finding,) = (found for found in hf.doctor() if found.name == "pooling")
+            (finding,) = (found for found in hf.health.doctor() if found.name == "pooling")
             assert finding.severity == severity
             assert remedy in (finding.remedy or "")
     with Holdfast(pgbouncer, transaction_pooling=True) as hf:
-        assert [found for found in hf.doctor() if found.name == "pooling"] == []
+        assert [found for found in hf.health.doctor() if found.name == "pooling"] == []
 
 
 def test_the_doctor_needs_no_second_session(holdfast_dsn, until):
@@ -108,7 +108,7 @@ def test_the_doctor_needs_no_second_session(holdfast_dsn, until):
         pgbouncer_in("transaction", 1, holdfast_dsn, until) as dsn,
         Holdfast(dsn, transaction_pooling=False) as hf,
     ):
-        assert "pooling" in [found.name for found in hf.doctor()]
+        assert "pooling" in [found.name for found in hf.health.doctor()]
 
 
 def test_a_pooler_that_nobody_has_told_of_is_found_and_nothing_is_left_in_its_sessions(
@@ -173,7 +173,7 @@ def test_the_command_line_works_through_a_pooler_that_nobody_has_told_of(pgbounc
         holdfast("enqueue", "tidy")
         holdfast("worker", "app:hf", "--drain")
         assert '"completed"' in holdfast("jobs", "--json")
-        assert [job.state for job in careless.jobs()] == ["completed"] * 5
+        assert [job.state for job in careless.jobs.list()] == ["completed"] * 5
 
 
 def test_an_error_names_the_setting_where_sessions_are_kept_against_all_advice(pgbouncer):
@@ -259,7 +259,7 @@ def test_all_that_the_guide_promises_works_through_pgbouncer(pgbouncer, holdfast
         # A transaction, and what its handler says meanwhile, take both connections that there are.
         worker = work(pooled, poll_interval=0.1, concurrency=1)
         jobs = pooled.enqueue_many(double.call(number=it) for it in range(150))  # by COPY
-        assert pooled.gather(jobs, timeout=15) == [2 * it for it in range(150)]
+        assert pooled.jobs.gather(jobs, timeout=15) == [2 * it for it in range(150)]
         assert ask("select count(*), count(distinct number) from public.row") == [(150, 150)]
         assert "seen" in [event.name for event in jobs[0].events(follow=False)]
         worker.end()

@@ -5,7 +5,9 @@ import asyncio
 import psycopg
 import pytest
 
-from holdfast import Holdfast, NewJob, calls
+from holdfast import Holdfast, NewJob
+from holdfast.calls.base import one
+from holdfast.operations import enqueue
 from holdfast.values.errors import UnexpectedError
 
 
@@ -14,15 +16,17 @@ def test_what_a_session_raises_does_not_quote_the_row(hf: Holdfast, holdfast_dsn
         owner.execute("alter table holdfast.job add column extra text not null default 'x'")
         owner.execute("alter table holdfast.job alter extra drop default")
 
-    async def enqueue() -> None:
+    async def send() -> None:
         session = hf.database.session()
         try:
-            await session.run(calls.enqueue(NewJob(task="t", payload='{"card": {"$secret": "4111-1111"}}')))
+            await session.run(
+                enqueue.enqueue(NewJob(task="t", payload='{"card": {"$secret": "4111-1111"}}'), one)
+            )
         finally:
             await session.close()
 
     with pytest.raises(UnexpectedError, match="23502: null value in column") as raised:
-        asyncio.run(enqueue())
+        asyncio.run(send())
     assert "4111" not in repr(raised.value)
     assert raised.value.__cause__ is None
     assert raised.value.code == "23502"

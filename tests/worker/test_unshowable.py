@@ -26,7 +26,7 @@ def test_a_list_of_jobs_shows_a_note_in_place_of_what_cannot_be_read(hf: Holdfas
     fine, odd, beside = hf.enqueue("a", {"x": 1}), hf.enqueue("b"), hf.enqueue("c", headers={"t": "1"})
     spoil("live", "id", odd.id, "payload", text)
     spoil("live", "id", beside.id, "headers", f'{{"deep": {text}}}')
-    listed = {job.id: job for job in hf.jobs()}
+    listed = {job.id: job for job in hf.jobs.list()}
     assert listed[fine.id].payload == {"x": 1}
     assert listed[odd.id].payload.startswith(NOTE)
     assert listed[beside.id].headers.startswith(NOTE)
@@ -59,7 +59,7 @@ def test_so_does_all_else_that_shows_a_value(hf: Holdfast, spoil, drain, text):
     assert dead.checkpoint().startswith(NOTE)
     assert {event.data[: len(NOTE)] for event in job.events(follow=False)} == {NOTE}
     assert [schedule.payload[: len(NOTE)] for schedule in hf.schedules.list()] == [NOTE]
-    assert [letter.payload[: len(NOTE)] for letter in hf.dead()] == [NOTE]
+    assert [letter.payload[: len(NOTE)] for letter in hf.dead.list()] == [NOTE]
     with pytest.raises(BadResult, match="cannot be read"):
         job.result(timeout=5)
 

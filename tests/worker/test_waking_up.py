@@ -67,7 +67,7 @@ def test_a_job_wakes_a_sleeper_when_its_transaction_commits(holdfast_dsn, work, 
     work(poll_interval=60)
     asleep()
     with psycopg.connect(holdfast_dsn) as connection:
-        job = noop.options(conn=connection).enqueue()
+        job = noop.on(connection).enqueue()
         connection.commit()
     assert waited(job) < SOON
 
@@ -76,7 +76,7 @@ def test_a_transaction_that_was_open_before_the_worker_fell_asleep_is_not_missed
     holdfast_dsn, work, noop, asleep, until
 ):
     with psycopg.connect(holdfast_dsn) as connection:
-        job = noop.options(conn=connection).enqueue()  # nobody sleeps yet, so nobody is notified
+        job = noop.on(connection).enqueue()  # nobody sleeps yet, so nobody is notified
         work(poll_interval=60)
         asleep()
         begun = time.monotonic()
@@ -90,12 +90,12 @@ def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, a
     claimer, lease = uuid4(), uuid4()
     held = noop.enqueue()
     ask("select id from holdfast.claim(%s, %s)", claimer, lease)
-    hf.pause("quick")
+    hf.queues.pause("quick")
     paused = noop.enqueue()
     work(poll_interval=60)
 
     asleep()
-    hf.resume("quick")
+    hf.queues.resume("quick")
     assert ask("select true from holdfast.queue where name = 'quick' and paused_at is null")
     resumed_at = ask("select clock_timestamp()")[0][0]
     waited(paused)

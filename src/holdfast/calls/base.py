@@ -42,6 +42,11 @@ class Function:
     def __call__(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
         return Call(self, values, read)
 
+    def without(self, *left_out: str) -> "Function":
+        """Return the same function, called without these parameters: fewer values to send and to read."""
+        kept = {name: kind for name, kind in self.parameters.items() if name not in left_out}
+        return Function(self.name, kept, self.columns, value=self.value)
+
     def plain(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
         return Call(self, values, read, plain=True)
 

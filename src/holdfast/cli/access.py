@@ -2,11 +2,11 @@
 
 import click
 
-from holdfast.calls.access import GrantRow
 from holdfast.cli import times
 from holdfast.cli.output import Column, plural, show_json, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.grants import GrantRow
 
 
 @click.group(cls=Actions)
@@ -25,7 +25,7 @@ def access() -> None:
 def list_(settings: Settings) -> None:
     """Which roles are kept to which queues. A role that is not here may use them all."""
     with settings.connect() as hf:
-        found = hf.access.list()
+        found = hf.grants.list()
     if settings.as_json:
         show_json(found)
     else:
@@ -44,7 +44,7 @@ def grant(settings: Settings, role: str, queues: tuple[str, ...]) -> None:
       holdfast access grant acme_app 'acme.*'       all queues that begin with acme.
     """
     with settings.connect() as hf:
-        hf.access.grant(role, queues)
+        hf.grants.grant(role, queues)
     if settings.as_json:
         show_json({"role": role, "queues": list(queues), "outcome": "granted"})
     else:
@@ -62,7 +62,7 @@ def revoke(settings: Settings, role: str, queues: tuple[str, ...], *, everything
     if bool(queues) == everything:
         raise click.UsageError("Name the queues, or say --all to let the role use every queue.")
     with settings.connect() as hf:
-        revoked = hf.access.revoke(role, queues or None)
+        revoked = hf.grants.revoke(role, queues or None)
     if settings.as_json:
         show_json({"role": role, "revoked": revoked})
     elif everything:

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from holdfast.client import Holdfast
-from holdfast.task import Sending
+from holdfast.task import Registry, Sending
 from holdfast.telemetry import emit, subscribe
 from holdfast.values.errors import BadInput, HoldfastError, nearest, suggest
 from holdfast.values.job import NewJob
@@ -62,11 +62,11 @@ def _doubting(app: str) -> Iterator[None]:
             doubt("runs a worker")
 
     unsubscribe = subscribe(tell)
-    Holdfast.around_enqueue = staticmethod(enqueuing)
+    Registry.around_enqueue = staticmethod(enqueuing)
     try:
         yield
     finally:
-        Holdfast.around_enqueue = None
+        Registry.around_enqueue = None
         unsubscribe()
 
 

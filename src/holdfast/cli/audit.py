@@ -5,10 +5,10 @@ from datetime import datetime
 
 import click
 
-from holdfast.calls.settings import AuditRow
 from holdfast.cli import times, values
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.audit import AuditRow
 
 
 @click.command()
@@ -30,7 +30,7 @@ def audit(
 ) -> None:
     """Who paused, configured, cancelled, replayed or removed what, latest first."""
     with settings.connect() as hf:
-        found = hf.audit(target=target, action=action, who=who, since=since, limit=limit)
+        found = hf.audit.list(target=target, action=action, who=who, since=since, limit=limit)
     if settings.as_json:
         show_json(found)
     else:

@@ -6,12 +6,11 @@ from typing import Any, cast
 
 import click
 
-from holdfast.calls.settings import Change, SettingRow
 from holdfast.cli import values
 from holdfast.cli.names import doubt, known_queues
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.settings import DURATIONS, NAMES, SettingKeywords
+from holdfast.operations.settings import DURATIONS, NAMES, Change, SettingKeywords, SettingRow
 from holdfast.values.errors import UnknownOption
 
 _BACK = "default"
@@ -37,7 +36,7 @@ def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
     said = cast("SettingKeywords", dict(_read(pair) for pair in pairs))
     with settings.connect() as hf:
         known = known_queues(hf)
-        changed = hf.configure(queue, **said)
+        changed = hf.settings.configure(queue, **said)
     if queue != "*":
         doubt("queue", queue, known)
     if settings.as_json:
@@ -56,7 +55,7 @@ def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
 def settings(settings: Settings, queue: str | None) -> None:
     """The settings of a queue. Without a queue: the defaults of all, then what queues have of their own."""
     with settings.connect() as hf:
-        found = hf.settings(queue)
+        found = hf.settings.list(queue)
     shown = [row for row in found if queue is not None or row.queue == "*" or row.own]
     if settings.as_json:
         show_json([{**row._asdict(), "value": row.shown} for row in shown])

@@ -13,7 +13,8 @@ from holdfast.cli.jobs import show_jobs
 from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.client import Holdfast, Job
+from holdfast.operations.dead import Dead
+from holdfast.operations.job import Job
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +52,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
       holdfast replay --error "connection refused"
     """
     with settings.connect() as hf:
-        found = hf.dead(limit=limit, **_given(which))
+        found = hf.dead.list(limit=limit, **_given(which))
         if not found:
             doubt_filter(hf, which["queue"], which["task"])
     show_jobs(settings, found, limit=limit, empty="No dead jobs.")
@@ -77,7 +78,7 @@ def replay(
       holdfast replay --queue mail --error timeout
       holdfast replay --all
     """
-    one, many = partial(Job.replay, start_over=start_over), partial(Holdfast.replay, start_over=start_over)
+    one, many = partial(Job.replay, start_over=start_over), partial(Dead.replay_many, start_over=start_over)
     _on_some(settings, ids, _given(which, everything=everything), one, many, done="Replayed")
 
 
@@ -89,7 +90,7 @@ def replay(
 @pass_settings
 def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
     """Remove dead jobs for good, with their errors: by ID, or all that match."""
-    _on_some(settings, ids, _given(which, everything=everything), _purge, Holdfast.purge, done="Purged")
+    _on_some(settings, ids, _given(which, everything=everything), _purge, Dead.purge_many, done="Purged")
 
 
 @click.command()
@@ -117,7 +118,7 @@ def _on_some(
         each(settings, ids, to_one, good={"pending", "purged"})
         return
     with settings.connect() as hf:
-        amount = to_many(hf, **which)
+        amount = to_many(hf.dead, **which)
         if not amount:
             doubt_filter(hf, which.get("queue"), which.get("task"))
     if settings.as_json:

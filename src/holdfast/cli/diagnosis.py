@@ -24,7 +24,7 @@ def why(settings: Settings, job_id: UUID) -> None:
     and an id that nobody knows, are explained as well.
     """
     with settings.connect() as hf:
-        reasons = hf.why(job_id)
+        reasons = hf.jobs.why(job_id)
     if settings.as_json:
         show_json(reasons)
         return
@@ -47,7 +47,7 @@ def doctor(settings: Settings, *, healthy: bool) -> None:
       holdfast doctor --json | jq '.[] | select(.severity == "critical")'
     """
     with unknown_if_refused(), settings.connect() as hf:
-        found = hf.doctor(healthy=healthy)
+        found = hf.health.doctor(healthy=healthy)
     if settings.as_json:
         show_json(found)
     elif found:

@@ -11,7 +11,7 @@ from holdfast.cli import times, values
 from holdfast.cli.names import doubt_filter, doubting_new
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.client import Job
+from holdfast.operations.job import Job
 from holdfast.values.errors import HoldfastError
 from holdfast.values.limits import ATTEMPTS
 
@@ -103,7 +103,7 @@ def cancel(
         each(settings, ids, Job.cancel, good={"cancelled", "requested"})
         return
     with settings.connect() as hf:
-        done = hf.cancel_matching(queue=queue, task=task, state=state, everything=everything)
+        done = hf.jobs.cancel_matching(queue=queue, task=task, state=state, everything=everything)
         if not any(done):
             doubt_filter(hf, queue, task)
     if settings.as_json:

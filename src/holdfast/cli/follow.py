@@ -7,12 +7,12 @@ from uuid import UUID
 
 import click
 
-from holdfast.calls import Event
 from holdfast.cli import times, values
 from holdfast.cli.jobs import how_far
 from holdfast.cli.output import STATE_STYLES, clean, console, first_line, json_text, on_terminal, show_json
 from holdfast.cli.root import Failure
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.events import Event
 from holdfast.values.errors import Unsuccessful
 from holdfast.values.job import JobSnapshot, JobState
 
@@ -66,7 +66,7 @@ def events(
     if job_id is not None and queue is not None:
         raise click.UsageError("Name a job by ID, or a queue, not both.")
     with settings.connect() as hf:
-        for event in hf.events(job_id=job_id, queue=queue, after=after, follow=follow):
+        for event in hf.events.read(job_id=job_id, queue=queue, after=after, follow=follow):
             if settings.as_json:
                 click.echo(json_text(event))
             else:

@@ -2,10 +2,10 @@
 
 import click
 
-from holdfast.calls.statistics import QueueReport
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.root import unknown_if_refused
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.health import QueueReport
 
 EXIT_CODES = {"OK": 0, "WARNING": 1, "CRITICAL": 2}
 STYLES = {"OK": "green", "WARNING": "bold yellow", "CRITICAL": "bold red"}
@@ -30,7 +30,7 @@ def health(settings: Settings, ctx: click.Context, queue: str | None) -> None:
     until it is critical.
     """
     with unknown_if_refused(), settings.connect() as hf:
-        found = hf.health(queue)
+        found = hf.health.check(queue)
     if settings.as_json:
         show_json(found)
     else:

@@ -8,7 +8,6 @@ from uuid import UUID
 
 import click
 
-from holdfast.calls import AttemptError, StepRow
 from holdfast.cli import times
 from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import (
@@ -23,6 +22,7 @@ from holdfast.cli.output import (
     show_table,
 )
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.jobs import AttemptError, StepRow
 from holdfast.values.job import JobSnapshot, JobState
 
 _STEP_LENGTH = 60
@@ -60,7 +60,7 @@ def jobs(
     state = JobState.RUNNING.value if running else state
 
     def look() -> list[JobSnapshot]:
-        return hf.jobs(queue=queue, task=task, state=state, limit=limit)
+        return hf.jobs.list(queue=queue, task=task, state=state, limit=limit)
 
     with settings.connect() as hf:
         if running and on_terminal() and not settings.as_json:

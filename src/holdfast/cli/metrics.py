@@ -4,7 +4,7 @@ import click
 
 from holdfast.cli.output import show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
+from holdfast.telemetry.metrics import exposition, families_of
 
 
 @click.command()
@@ -21,7 +21,7 @@ def metrics(settings: Settings) -> None:
       holdfast metrics > /var/lib/node_exporter/holdfast.prom
     """
     with settings.connect() as hf:
-        families = list(families_of(Overview(*[hf.run(question) for question in questions()])))
+        families = list(families_of(hf.health.overview()))
     if not settings.as_json:
         click.echo(exposition(families), nl=False)
         return

@@ -19,8 +19,8 @@ def known_queues(hf: Holdfast) -> set[str] | None:
     """
     try:
         return {
-            *(row.name for row in hf.queues()),
-            *(name for row in hf.workers() for name in row.queues or ()),
+            *(row.name for row in hf.queues.list()),
+            *(name for row in hf.workers.list() for name in row.queues or ()),
             *(row.queue for row in hf.schedules.list(upcoming=0)),
         }
     except HoldfastError:
@@ -33,9 +33,9 @@ def known_tasks(hf: Holdfast) -> dict[str, set[str]] | None:
     With each come the queues of its jobs and schedules.
     """
     try:
-        tasks: dict[str, set[str]] = {row.task: set() for row in hf.retry_policies()}
-        tasks |= {name: set() for row in hf.workers() for name in row.tasks or ()}
-        used = [(row.task, row.queue) for row in hf.statistics(by="task")]
+        tasks: dict[str, set[str]] = {row.task: set() for row in hf.policies.list()}
+        tasks |= {name: set() for row in hf.workers.list() for name in row.tasks or ()}
+        used = [(row.task, row.queue) for row in hf.stats.recent(by="task")]
         used += [(row.task, row.queue) for row in hf.schedules.list(upcoming=0)]
         for task, queue in used:
             if task:

@@ -5,12 +5,12 @@ from datetime import timedelta
 import click
 from click.core import ParameterSource
 
-from holdfast.calls import PolicyRow
 from holdfast.cli import times, values
 from holdfast.cli.names import doubt, known_tasks
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.policies import PolicyRow
 from holdfast.values.limits import ATTEMPTS
 from holdfast.values.retry import RetryPolicy
 
@@ -29,7 +29,7 @@ def policy() -> None:
 def list_(settings: Settings) -> None:
     """What is set for tasks. A dash is left to the task's queue and the default."""
     with settings.connect() as hf:
-        found = hf.retry_policies()
+        found = hf.policies.list()
     if settings.as_json:
         show_json(found)
     else:
@@ -80,8 +80,8 @@ def set_(
     wanted = RetryPolicy(max_attempts=max_attempts, base=base, factor=factor, cap=cap, jitter=jitter)
     with settings.connect() as hf:
         known = known_tasks(hf)
-        declared = _declared_attempts(hf.retry_policies(), task)
-        hf.set_retry_policy(task, wanted)
+        declared = _declared_attempts(hf.policies.list(), task)
+        hf.policies.set(task, wanted)
     doubt("task", task, known)
     if settings.as_json:
         show_json({"task": task, "outcome": "set", "declared_max_attempts": declared})
@@ -111,7 +111,7 @@ def _declared_attempts(policies: list[PolicyRow], task: str) -> int | None:
 def reset(settings: Settings, task: str) -> None:
     """Forget what was set: the queue and the default decide, or what a worker declares when it starts."""
     with settings.connect() as hf:
-        known = hf.reset_retry_policy(task)
+        known = hf.policies.reset(task)
     if settings.as_json:
         show_json({"task": task, "outcome": "reset" if known else "unknown"})
     else:

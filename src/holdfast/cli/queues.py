@@ -4,12 +4,12 @@ from datetime import datetime
 
 import click
 
-from holdfast.calls import QueueRow
 from holdfast.cli import configuring, times
 from holdfast.cli.names import doubt, known_queues
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.root import refuse_unknown
 from holdfast.cli.settings import Settings, common_options, pass_settings
+from holdfast.operations.queues import QueueRow
 
 
 class Actions(click.Group):
@@ -36,7 +36,7 @@ queue.add_command(configuring.settings)
 def list_(settings: Settings) -> None:
     """The queues that were used or are paused, and what waits in them."""
     with settings.connect() as hf:
-        found = hf.queues()
+        found = hf.queues.list()
     if settings.as_json:
         show_json(found)
     else:
@@ -55,7 +55,7 @@ def pause(settings: Settings, names: tuple[str, ...]) -> None:
     with settings.connect() as hf:
         known = known_queues(hf)
         for name in names:
-            hf.pause(name)
+            hf.queues.pause(name)
     _say(settings, names, "paused", known)
 
 
@@ -68,7 +68,7 @@ def resume(settings: Settings, names: tuple[str, ...]) -> None:
     with settings.connect() as hf:
         known = known_queues(hf)
         for name in names:
-            hf.resume(name)
+            hf.queues.resume(name)
     _say(settings, names, "resumed", known)
 
 

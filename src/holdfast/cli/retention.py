@@ -6,12 +6,12 @@ from typing import Literal, cast
 
 import click
 
-from holdfast.calls.retention import PartitionRow
-from holdfast.calls.settings import SettingRow
 from holdfast.cli import times
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
-from holdfast.exporting import Exported
+from holdfast.operations.exporting import Exported
+from holdfast.operations.retention import PartitionRow
+from holdfast.operations.settings import SettingRow
 
 _NAMES = ("retention", "dead_retention", "disposal")
 
@@ -22,8 +22,8 @@ _NAMES = ("retention", "dead_retention", "disposal")
 def retention(settings: Settings) -> None:
     """How long jobs are kept, the days that are there, and what goes next."""
     with settings.connect() as hf:
-        rules = [row for row in hf.settings() if row.name in _NAMES and (row.queue == "*" or row.own)]
-        days = hf.partitions()
+        rules = [row for row in hf.settings.list() if row.name in _NAMES and (row.queue == "*" or row.own)]
+        days = hf.retention.list()
     if settings.as_json:
         kept = [{"queue": row.queue, "name": row.name, "value": row.shown} for row in rules]
         show_json({"settings": kept, "partitions": days})
@@ -70,7 +70,7 @@ def export(settings: Settings, directory: Path, *, shape: str, compress: bool, d
     """
     with settings.connect() as hf:
         wanted = cast("Literal['csv', 'jsonl']", shape)
-        files = hf.export(directory, format=wanted, compress=compress, day=day)
+        files = hf.retention.export(directory, format=wanted, compress=compress, day=day)
     if settings.as_json:
         show_json(files)
     else:

@@ -8,14 +8,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import click
 
-from holdfast import calls
-from holdfast.calls import ScheduleRow
 from holdfast.cli import times, values
 from holdfast.cli.names import doubting_new
 from holdfast.cli.output import Column, clean, on_terminal, show_json, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
+from holdfast.operations.schedules import ScheduleRow
 from holdfast.values.errors import nearest
 from holdfast.values.limits import ATTEMPTS
 
@@ -181,9 +180,9 @@ def next_(settings: Settings, cron: str, *, zone: str, limit: int) -> None:
     """
     moment, found = datetime.now(UTC), list[datetime]()
     with settings.connect() as hf:
-        words = hf.run(calls.cron_in_words(cron))
+        words = hf.schedules.in_words(cron)
         while len(found) < limit:
-            moment = hf.run(calls.next_occurrence(cron, moment, zone))
+            moment = hf.schedules.next_occurrence(cron, moment, zone)
             found.append(moment)
     if settings.as_json:
         show_json({"words": words, "upcoming": found})

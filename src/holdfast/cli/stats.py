@@ -6,13 +6,12 @@ from datetime import datetime, timedelta
 
 import click
 
-from holdfast.calls import Stat
-from holdfast.calls.statistics import By, Done, Statistic
 from holdfast.cli import times
 from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
+from holdfast.operations.stats import By, Done, Stat, Statistic
 from holdfast.values.job import JobState
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -82,13 +81,13 @@ def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None
 
 
 def _look(hf: Holdfast, by: By, queue: str | None) -> list[QueueStats]:
-    done = hf.statistics(by=by, queue=queue)
+    done = hf.stats.recent(by=by, queue=queue)
     if by == "task":
         return [_of_task(row) for row in done]
     rows = {
         row.queue: _with_done(QueueStats(row.queue, None, row.paused_at is not None), row) for row in done
     }
-    found = hf.stats()
+    found = hf.stats.count()
     for stat in found:
         if queue in {None, stat.queue}:
             rows.setdefault(stat.queue, QueueStats(stat.queue, None, stat.paused)).add(stat)

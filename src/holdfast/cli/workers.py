@@ -4,13 +4,12 @@ from datetime import timedelta
 
 import click
 
-from holdfast import calls
-from holdfast.calls import WorkerRow
 from holdfast.cli import times
 from holdfast.cli.output import STATE_STYLES, Column, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.cli.values import duration
 from holdfast.database.pg_cron import pg_cron_script
+from holdfast.operations.workers import WorkerRow
 
 
 @click.command()
@@ -25,7 +24,7 @@ def workers(settings: Settings, *, everyone: bool) -> None:
     A `silent` one sent no heartbeat for its lease time. When its jobs were taken back, it is `lost`.
     """
     with settings.connect() as hf:
-        found = [worker for worker in hf.workers() if everyone or worker.status != "left"]
+        found = [worker for worker in hf.workers.list() if everyone or worker.status != "left"]
     if settings.as_json:
         show_json(found)
     else:
@@ -62,7 +61,7 @@ def recover(settings: Settings, *, timeout: timedelta | None) -> None:
     after an outage of the database.
     """
     with settings.connect() as hf:
-        amount = hf.run(calls.recover(timeout))
+        amount = hf.workers.recover(timeout)
     if settings.as_json:
         show_json({"recovered": amount})
     else:
@@ -89,7 +88,7 @@ def tick(settings: Settings, *, pg_cron: bool) -> None:
         click.echo(_sql_for_pg_cron(settings), nl=False)
         return
     with settings.connect() as hf:
-        done = hf.database.run_patiently(calls.tick())
+        done = hf.workers.tick()
     if settings.as_json:
         show_json([{"duty": duty, "error": error} for duty, error in done])
     else:

@@ -46,12 +46,12 @@ def instrument(
     it before `hf.worker()`.
     """
     tracing = _Tracing(trace.get_tracer("holdfast", tracer_provider=tracer_provider), link=link)
-    hf.around_enqueue = tracing.enqueuing
+    hf.tasks.around_enqueue = tracing.enqueuing
     hf.tasks.around = tracing.running
 
     def end() -> None:
-        if hf.around_enqueue == tracing.enqueuing:
-            hf.around_enqueue = None
+        if hf.tasks.around_enqueue == tracing.enqueuing:
+            hf.tasks.around_enqueue = None
         if hf.tasks.around == tracing.running:
             hf.tasks.around = None
 

@@ -13,6 +13,7 @@ from psycopg import AsyncConnection, Connection
 from holdfast.database.copy_in import aload_on, load_on
 from holdfast.database.doctor import examine
 from holdfast.database.dsn import without_driver
+from holdfast.database.on_connection import OnConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
 from holdfast.database.session import DUTY_SETTINGS, Session
@@ -23,6 +24,7 @@ __all__ = [
     "AsyncConnection",
     "Connection",
     "Database",
+    "OnConnection",
     "Outage",
     "Session",
     "aload_on",

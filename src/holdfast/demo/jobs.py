@@ -39,7 +39,7 @@ async def confirmation(order: int) -> None:
 
 
 @hf.task(queue="demo.shop", max_attempts=5)
-async def payment(invoice: int, ctx: Context) -> str | Retry:
+async def payment(ctx: Context, invoice: int) -> str | Retry:
     """The bank is down at first, so the job tries again. (A handler may also just raise.)"""
     await asyncio.sleep(0.2)
     if ctx.attempt <= 2:  # noqa: PLR2004 - twice
@@ -68,7 +68,7 @@ def thumbnail(picture: int) -> dict[str, int]:
 
 
 @hf.task(queue="demo.media", priority=Priority.USER)
-async def video(number: int, ctx: Context) -> str:
+async def video(ctx: Context, number: int) -> str:
     """A long job that reports its progress. If its worker dies, another starts it again."""
     for percent in range(100):
         ctx.progress(percent, stage=("fetching", "encoding", "publishing")[percent // 34])

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from holdfast import JobSnapshot, JobState
-from holdfast.calls import WorkerRow
 from holdfast.demo.jobs import QUEUES, hf
 from holdfast.demo.plan import Cast, Planned
+from holdfast.operations.workers import WorkerRow
 
 # Far more than one run has, because your own database may have jobs of earlier runs.
 AMOUNT = 2000
@@ -49,12 +49,12 @@ class Picture:
 
 
 def look(seconds: float, cast: Cast, pids: Container[int | None]) -> Picture:
-    jobs = (job for queue in QUEUES for job in hf.jobs(queue=queue, limit=AMOUNT))
+    jobs = (job for queue in QUEUES for job in hf.jobs.list(queue=queue, limit=AMOUNT))
     return Picture(
         seconds,
         cast,
         {job.id: job for job in jobs if job.id in cast},
-        {worker.name: worker for worker in reversed(hf.workers()) if worker.pid in pids},
+        {worker.name: worker for worker in reversed(hf.workers.list()) if worker.pid in pids},
     )
 
 

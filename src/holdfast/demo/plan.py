@@ -94,6 +94,6 @@ def _enqueue_and_roll_back(jobs: Sequence[NewJob]) -> list[UUID]:
     enqueued: list[UUID] = []
     with suppress(SoldOut), hf.database.connection() as conn, conn.transaction():
         # The order would be stored here, on the same connection. If that fails, the jobs are gone too.
-        enqueued = [job.id for job in hf.enqueue_many(jobs, conn=conn)]
+        enqueued = [job.id for job in hf.on(conn).enqueue_many(jobs)]
         raise SoldOut
     return enqueued

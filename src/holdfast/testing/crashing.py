@@ -14,6 +14,8 @@ from uuid import UUID
 
 from holdfast import calls
 from holdfast.client import Holdfast
+from holdfast.operations.snapshots import find_job
+from holdfast.operations.workers import list_workers
 from holdfast.task import Task
 from holdfast.testing import clocks
 from holdfast.testing.draining import draining
@@ -111,7 +113,7 @@ class Crashes:
                 + (f"Live are ({len(jobs)}):\n{listed(jobs)}" if jobs else "No job is live.")
             )
         self._lost.append(stage.lost)
-        left: JobSnapshot = yield calls.job(UUID(stage.lost.job.id))
+        left: JobSnapshot = yield find_job(UUID(stage.lost.job.id))
         return left
 
     def _recovering(self) -> Steps[None]:
@@ -126,6 +128,6 @@ def _found_lost(lost: Lost) -> Steps[None]:
     for _ in range(MOST_LOOKS):
         yield clocks.advance(lost.lease_time / LOOKS_IN_A_LEASE)
         yield calls.recover()
-        if UUID(lost.worker) in {row.id for row in (yield calls.list_workers()) if row.status == "lost"}:
+        if UUID(lost.worker) in {row.id for row in (yield list_workers()) if row.status == "lost"}:
             return
     raise HoldfastError(f"worker {lost.worker} was not taken for lost", hint="Does somebody hold a lock?")

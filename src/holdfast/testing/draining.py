@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast import calls
 from holdfast.client import Holdfast
+from holdfast.operations.snapshots import list_jobs
 from holdfast.testing.stage import Stage
 from holdfast.testing.steps import Shift, Steps, acarry, carry, refuse_in_a_loop
 from holdfast.values.job import JobState
@@ -37,7 +38,7 @@ def draining(options: Mapping[str, Any], stage: Stage | None = None) -> Steps[No
         # that still wait are not for this worker: their queue is paused, for example, or it does not know
         # their task.
         yield from _promoting()
-        waiting = {(job.id, job.changed_at) for job in (yield calls.list_jobs(state=PENDING, amount=ALL))}
+        waiting = {(job.id, job.changed_at) for job in (yield list_jobs(state=PENDING, amount=ALL))}
         if waiting <= left:
             return
         left = waiting

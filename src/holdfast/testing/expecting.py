@@ -9,9 +9,8 @@ Only its own connection sees a job of an uncommitted transaction: pass it as `co
 from dataclasses import replace
 from typing import Any, Unpack
 
-from holdfast import calls
-from holdfast.calls.access import stored_payload
 from holdfast.client import Holdfast
+from holdfast.operations.snapshots import list_jobs, stored_payload
 from holdfast.task import Task
 from holdfast.testing.draining import ALL
 from holdfast.testing.expected import Expected, Wanted, listed
@@ -70,7 +69,7 @@ def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
     """Return every job that has not ended, oldest first."""
     found = {}
     for state in LIVE:
-        for job in (yield calls.list_jobs(task=task, state=state, amount=ALL)):
+        for job in (yield list_jobs(task=task, state=state, amount=ALL)):
             hidden = MASK in repr(job.payload)
             found[job.id] = replace(job, payload=(yield stored_payload(job.id))) if hidden else job
     return sorted(found.values(), key=lambda job: (job.created_at, job.id))
@@ -108,7 +107,7 @@ def _surroundings(expected: Expected) -> Steps[str]:
         if jobs
         else "No job is live."
     )
-    ended = [job for job in (yield calls.list_jobs(task=expected.task, amount=100)) if job.state.final]
+    ended = [job for job in (yield list_jobs(task=expected.task, amount=100)) if job.state.final]
     if ended:
         states = ", ".join(sorted({job.state.value for job in ended}))
         said += f"\nOf {expected.task}, some have ended ({states}) and are not enqueued any more."

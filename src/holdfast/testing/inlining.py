@@ -10,15 +10,16 @@ Nothing is faked. The job is stored and committed, and a worker claims it, runs 
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from holdfast import calls
-from holdfast.client import Holdfast, Job
+from holdfast.client import Holdfast
 from holdfast.database import in_transaction
 from holdfast.database.statements import aowner_of, owner_of
+from holdfast.operations.job import Job
+from holdfast.operations.snapshots import find_job, list_jobs
 from holdfast.testing.draining import ALL, draining
 from holdfast.testing.stage import HandlerError, Stage
 from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
@@ -44,10 +45,7 @@ def inline(holdfast: Holdfast) -> Iterator[None]:
     Raises `HandlerFailed` from the call that enqueued, if one of them raised.
     """
     mode = _Inline(holdfast)
-    ours = {
-        name: getattr(mode, name) for name in ("enqueue_new", "aenqueue_new", "enqueue_many", "aenqueue_many")
-    }
-    before = dict(vars(holdfast))
+    ours, before = mode.methods(), dict(vars(holdfast))
     vars(holdfast).update(ours)
     try:
         yield
@@ -60,45 +58,66 @@ def inline(holdfast: Holdfast) -> Iterator[None]:
 
 
 class _Inline:
-    def __init__(self, holdfast: Holdfast) -> None:
+    def __init__(self, holdfast: Holdfast, conn: Any = None) -> None:
         self._holdfast = holdfast
+        self._client = holdfast if conn is None else Holdfast.on(holdfast, conn)
+        self._conn = conn
         # Of all calls: the worker of one may run the jobs of another.
         self._failures: dict[str, HandlerError] = {}
+        self._key = id(self)
 
-    def enqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
+    def methods(self) -> dict[str, Callable[..., Any]]:
+        """Return the methods that take the places of those of the client."""
+        return {
+            "enqueue": self.enqueue,
+            "aenqueue": self.aenqueue,
+            "enqueue_many": self.enqueue_many,
+            "aenqueue_many": self.aenqueue_many,
+            "on": self.on,
+        }
+
+    def on(self, conn: Any) -> Holdfast:
+        """Return a client on the caller's connection that runs jobs inline, too."""
+        mode = _Inline(self._holdfast, conn)
+        mode._failures, mode._key = self._failures, self._key
+        client = Holdfast.on(self._holdfast, conn)
+        vars(client).update(mode.methods())
+        return client
+
+    def enqueue(self, task: str | NewJob, *payload: Any, **options: Any) -> Job[Any]:
         self._refuse_in_a_loop("enqueue", "await aenqueue(…)")
-        job = Holdfast.enqueue_new(self._holdfast, new_job, conn)
-        self._run([job], conn)
+        job = Holdfast.enqueue(self._client, task, *payload, **options)
+        self._run([job])
         return job
 
-    def enqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
+    def enqueue_many(self, jobs: Iterable[NewJob]) -> list[Job[Any]]:
         self._refuse_in_a_loop("enqueue_many", "await aenqueue_many(…)")
-        enqueued = Holdfast.enqueue_many(self._holdfast, jobs, conn=conn)
-        self._run(enqueued, conn)
+        enqueued = Holdfast.enqueue_many(self._client, jobs)
+        self._run(enqueued)
         return enqueued
 
-    async def aenqueue_new(self, new_job: NewJob, conn: Any = None) -> Job[Any]:
-        job = await Holdfast.aenqueue_new(self._holdfast, new_job, conn)
-        await self._arun([job], conn)
+    async def aenqueue(self, task: str | NewJob, *payload: Any, **options: Any) -> Job[Any]:
+        job = await Holdfast.aenqueue(self._client, task, *payload, **options)
+        await self._arun([job])
         return job
 
-    async def aenqueue_many(self, jobs: Iterable[NewJob], *, conn: Any = None) -> list[Job[Any]]:
-        enqueued = await Holdfast.aenqueue_many(self._holdfast, jobs, conn=conn)
-        await self._arun(enqueued, conn)
+    async def aenqueue_many(self, jobs: Iterable[NewJob]) -> list[Job[Any]]:
+        enqueued = await Holdfast.aenqueue_many(self._client, jobs)
+        await self._arun(enqueued)
         return enqueued
 
     def _refuse_in_a_loop(self, what: str, instead: str) -> None:
         if self._family() is None:
             refuse_in_a_loop(f"inline, {what}()", instead)
 
-    def _run(self, jobs: Sequence[Job[Any]], conn: Any) -> None:
-        if self._left_alone(jobs) or (conn is not None and in_transaction(owner_of(conn))):
+    def _run(self, jobs: Sequence[Job[Any]]) -> None:
+        if self._left_alone(jobs) or (self._conn is not None and in_transaction(owner_of(self._conn))):
             return
         with self._running(jobs) as family:
             carry(self._holdfast, self._steps(family))
 
-    async def _arun(self, jobs: Sequence[Job[Any]], conn: Any) -> None:
-        if self._left_alone(jobs) or (conn is not None and in_transaction(aowner_of(conn))):
+    async def _arun(self, jobs: Sequence[Job[Any]]) -> None:
+        if self._left_alone(jobs) or (self._conn is not None and in_transaction(aowner_of(self._conn))):
             return
         with self._running(jobs) as family:
             await acarry(self._holdfast, self._steps(family))
@@ -111,12 +130,12 @@ class _Inline:
         return family is not None
 
     def _family(self) -> list[UUID] | None:
-        return _families.get({}).get(id(self))
+        return _families.get({}).get(self._key)
 
     @contextlib.contextmanager
     def _running(self, jobs: Sequence[Job[Any]]) -> Iterator[list[UUID]]:
         family = [job.id for job in jobs]
-        token = _families.set({**_families.get({}), id(self): family})
+        token = _families.set({**_families.get({}), self._key: family})
         try:
             yield family
         finally:
@@ -131,7 +150,7 @@ class _Inline:
         if not failed:
             return
         failures = [self._failures.pop(str(job_id)) for job_id in failed]
-        job = yield calls.job(failed[0])
+        job = yield find_job(failed[0])
         text, error = failures[0]
         more = f", and {len(failed) - 1} more failed" if len(failed) > 1 else ""
         raise HandlerFailed(
@@ -145,6 +164,6 @@ _families: ContextVar[dict[int, list[UUID]]] = ContextVar("holdfast_inline")
 
 def _held(ids: Sequence[UUID]) -> Steps[bool]:
     for state in (JobState.CLAIMED, JobState.RUNNING):
-        if {job.id for job in (yield calls.list_jobs(state=state, amount=ALL))} & set(ids):
+        if {job.id for job in (yield list_jobs(state=state, amount=ALL))} & set(ids):
             return True
     return False

@@ -40,6 +40,7 @@ Steps: TypeAlias = Generator[Call[Any] | Shift, Any, T]
 
 
 def carry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
+    carrier = holdfast.carrier if conn is None else holdfast.on(conn).carrier
     answer: Any = None
     while True:
         try:
@@ -52,10 +53,11 @@ def carry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
                 answer = None
                 step.worker(holdfast).run(drain=True)
             case _:
-                answer = holdfast.run(step, conn=conn)
+                answer = carrier.run(step)
 
 
 async def acarry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
+    carrier = holdfast.carrier if conn is None else holdfast.on(conn).carrier
     answer: Any = None
     while True:
         try:
@@ -69,7 +71,7 @@ async def acarry(holdfast: Holdfast, steps: Steps[T], conn: Any = None) -> T:
                 worker = await asyncio.to_thread(step.worker, holdfast)
                 await worker.arun(drain=True)
             case _:
-                answer = await holdfast.arun(step, conn=conn)
+                answer = await carrier.arun(step)
 
 
 def refuse_in_a_loop(what: str, instead: str) -> None:

@@ -49,7 +49,20 @@ class CallKeywords(TypedDict, total=False):
     max_attempts: int | None
     id: UUID | str | None
     headers: Mapping[str, Any] | None
-    conn: Any
+
+
+class WorkerKeywords(TypedDict, total=False):
+    """The keywords of `hf.worker(…)`, for type checkers."""
+
+    queues: list[str] | None
+    concurrency: int
+    lease_time: float | timedelta
+    poll_interval: float
+    grace: float
+    notify: bool
+    name: str | None
+    http: int | str | None
+    max_isolated: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +126,6 @@ class CallOptions:
     max_attempts: int | None = None
     id: UUID | None = None
     headers: str | None = None
-    conn: Any = None
 
     @classmethod
     def of(cls, owner: str, keywords: Mapping[str, Any]) -> Self:
@@ -134,7 +146,6 @@ class CallOptions:
             max_attempts=_first(self.max_attempts, earlier.max_attempts),
             id=_first(self.id, earlier.id),
             headers=_first(self.headers, earlier.headers),
-            conn=_first(self.conn, earlier.conn),
         )
 
     def jobs(self, task: str, settings: TaskOptions) -> Callable[..., NewJob]:
@@ -240,7 +251,6 @@ _CALL_RULES: dict[str, _Rule] = {
     "run_at": partial(limits.moment, "run_at"),
     "id": partial(limits.identity, "id"),
     "headers": _headers,
-    "conn": lambda conn: conn,
 }
 
 
@@ -265,6 +275,8 @@ def _instead(option: str, rules: Mapping[str, _Rule]) -> str | None:
     """Return what to write instead of an option of another queue, or of one that belongs elsewhere."""
     if option == "expires":
         return "A job that waits does not expire. Cancel it with job.cancel()."
+    if option == "conn":
+        return "Give the connection once: task.on(conn).enqueue(…), or hf.on(conn)."
     ours = ELSEWHERE.get(option, option)
     written = _WRITTEN.get(option) or _WRITTEN.get(ours, f"{ours}=…")
     first = " The first run counts as an attempt." if option in {"retries", "max_retries"} else ""

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from holdfast import calls
-from holdfast.calls import Call, Gauge, QueueRow, Stat, WorkerRow
+from holdfast.calls import Call
+from holdfast.operations.queues import QueueRow, list_queues
+from holdfast.operations.stats import Gauge, Stat, clock, count_jobs, gauges
+from holdfast.operations.workers import WorkerRow, list_workers
 from holdfast.telemetry.metrics.exposition import Family
 from holdfast.values.job import JobState
 
@@ -30,7 +32,7 @@ class Overview(NamedTuple):
 
 
 def questions() -> tuple[Call[Any], ...]:
-    return (calls.clock(), calls.stats(), calls.list_queues(), calls.list_workers(), calls.gauges())
+    return (clock(), count_jobs(), list_queues(), list_workers(), gauges())
 
 
 def families_of(overview: Overview) -> Iterator[Family]:

@@ -1,14 +1,31 @@
-"""What was done in the last hour and day, and how the queues are."""
+"""Statistics: `hf.stats` counts the jobs there are, and what was done in the last hour and day."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from holdfast.calls.base import Call, Row, Rows, function
+from holdfast.calls.base import Call, Row, function, one
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.values import limits
 
 By = Literal["queue", "task"]
-Status = Literal["OK", "WARNING", "CRITICAL"]
+
+
+class Stat(NamedTuple):
+    queue: str
+    state: str
+    jobs: int
+    oldest_at: datetime
+    paused: bool
+    estimated: bool
+    """Whether `jobs` is an estimate: very many are not counted one by one."""
+
+
+class Gauge(NamedTuple):
+    name: str
+    value: float
+    meaning: str
 
 
 class Times(NamedTuple):
@@ -51,21 +68,9 @@ class Statistic(NamedTuple):
     """The jobs completed in each minute of the last hour, the oldest first."""
 
 
-class QueueReport(NamedTuple):
-    """How a queue is, why, and what that was judged by; attempts and failures are those of the last hour."""
-
-    queue: str
-    status: Status
-    message: str
-    waiting: int
-    estimated: bool
-    waiting_since: datetime | None
-    oldest: timedelta | None
-    attempts: int
-    failed: int
-    failures: float | None
-    workers: int
-    paused_at: datetime | None
+_count_jobs = function("count_jobs", columns="queue, state, jobs, oldest_at, paused, estimated")
+_gauges = function("gauges")
+_clock = function("clock")
 
 
 def _done(window: str) -> str:
@@ -78,11 +83,41 @@ _NOW = "queue, task, paused_at, waiting, scheduled, running, dead, estimated, wa
 _statistics = function(
     "statistics", "by text, queue text", f"{_NOW}, {_done('hour')}, {_done('day')}, minutes"
 )
-_health = function("health", "queue text", ", ".join(QueueReport._fields))
 
 
-def statistics(by: By = "queue", queue: str | None = None) -> Call[list[Statistic]]:
-    return _statistics(lambda rows: [_read(row) for row in rows], by, queue)
+class Stats(Namespace):
+    """What the queues hold, and what was done lately."""
+
+    called = "hf.stats.count()"
+
+    @operation
+    def count(self) -> Call[list[Stat]]:
+        """Return how many jobs there are per queue and state. Large numbers are marked as estimates."""
+        return count_jobs()
+
+    acount = twin(count)
+
+    @operation
+    def recent(self, *, by: By = "queue", queue: str | None = None) -> Call[list[Statistic]]:
+        """Return what waits, runs and is dead, and the work of the last hour and day, by queue or task."""
+        if by not in {"queue", "task"}:
+            raise limits.refused("by", by, "must be 'queue' or 'task'")
+        return _statistics(lambda rows: [_read(row) for row in rows], by, queue)
+
+    arecent = twin(recent)
+
+
+def count_jobs() -> Call[list[Stat]]:
+    return _count_jobs(lambda rows: [Stat._make(row) for row in rows])
+
+
+def gauges() -> Call[list[Gauge]]:
+    return _gauges(lambda rows: [Gauge._make(row) for row in rows])
+
+
+def clock() -> Call[datetime]:
+    """Return the time of the database, by which Holdfast judges everything."""
+    return _clock(one)
 
 
 def _read(row: Row) -> Statistic:
@@ -94,10 +129,3 @@ def _read(row: Row) -> Statistic:
 def _read_done(values: Iterator[Any]) -> Done:
     counts = list(islice(values, len(Done._fields) - 2))
     return Done._make([*counts, *(Times._make(islice(values, len(Times._fields))) for _ in range(2))])
-
-
-def health(queue: str | None = None) -> Call[list[QueueReport]]:
-    def read(rows: Rows) -> list[QueueReport]:
-        return [QueueReport._make(row) for row in rows]
-
-    return _health(read, queue)

@@ -19,9 +19,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
-from holdfast import calls
-from holdfast.calls import End
 from holdfast.database import Database, Session
+from holdfast.operations.results import End, await_jobs, await_no_more, ends_of
 from holdfast.telemetry import emit
 from holdfast.values.errors import DatabaseUnavailable, NotReady
 
@@ -217,7 +216,7 @@ class _Hub:
         heard.update(self._due(loop.time()))
         if self._hearing and new:
             try:
-                await session.run(calls.await_jobs(new, self._channel))
+                await session.run(await_jobs(new, self._channel))
             except BaseException:
                 self._look_at = 0.0
                 raise
@@ -227,11 +226,11 @@ class _Hub:
         asked = [*dict.fromkeys([*new, *heard])]
         ended: list[str] = []
         for begin in range(0, len(asked), BATCH):
-            ends = await session.run(calls.ends(asked[begin : begin + BATCH]))
+            ends = await session.run(ends_of(asked[begin : begin + BATCH]))
             self._waiting.settle(ends)
             ended += [end.id for end in ends]
         if self._hearing and (ended or gone):
-            await session.run(calls.await_no_more([*ended, *gone], self._channel))
+            await session.run(await_no_more([*ended, *gone], self._channel))
         if new:
             self._again += [(loop.time() + seconds, new) for seconds in AGAIN_SECONDS]
         return await self._rest(loop.time(), woken)

@@ -11,28 +11,26 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from holdfast.calls import Call
-from holdfast.calls.retention import (
+from holdfast.database import Connection, Database, run_on
+from holdfast.database.copy_out import copy_out
+from holdfast.operations.retention import (
     EXPORTS,
     DueExport,
     ExportColumn,
+    Receiver,
+    Shape,
     due_exports,
     export_columns,
     mark_exported,
 )
-from holdfast.database import Connection, Database, run_on
-from holdfast.database.copy_out import copy_out
 from holdfast.values import limits
-
-Shape = Literal["csv", "jsonl"]
-Receiver = Callable[[str, Iterator[bytes]], object]
-"""Takes the name of a file and its chunks. A text that it returns is remembered as the place of the file."""
 
 _SHAPES: tuple[Shape, ...] = ("csv", "jsonl")
 _DAY = timedelta(days=1)
@@ -54,7 +52,7 @@ class Exported(NamedTuple):
     marked: bool
 
 
-def export(
+def export_days(
     database: Database,
     directory: str | os.PathLike[str] | None = None,
     *,

@@ -1,0 +1,174 @@
+"""Events of jobs: `hf.events` reads the log, and follows it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from holdfast.calls.base import Call, function, one
+from holdfast.operations.base import Namespace
+from holdfast.operations.results import End, ends_of
+from holdfast.operations.snapshots import unknown
+from holdfast.values import limits
+from holdfast.values.encoding import shown
+
+# After this many empty reads, the cursor moves by itself.
+EMPTY_LOOKS = 20
+
+_read_events = function(
+    "read_events",
+    "job_id uuid, queue text, after text, amount integer",
+    "id, job_id, queue, task, name, attempt, data::text, at, cursor",
+)
+_event_cursor = function("event_cursor", "job_id uuid")
+
+
+class Event(NamedTuple):
+    """What happened to a job, or what its handler published. `cursor` is where to go on after it."""
+
+    id: int
+    job_id: UUID
+    queue: str
+    task: str
+    name: str
+    attempt: int
+    data: Any
+    at: datetime
+    cursor: str
+
+
+class Events(Namespace):
+    """The events of one database."""
+
+    called = "hf.events.read(…)"
+
+    def read(
+        self,
+        *,
+        job_id: UUID | str | None = None,
+        queue: str | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        poll: float = 0.5,
+    ) -> Iterator[Event]:
+        """Yield the past events of a job, of a queue, or of all, in order, and then the coming ones.
+
+        To continue `after` an event, also in another process, give its `cursor`: a follower sees every event
+        exactly once, whenever its transaction commits. `after="now"` leaves out past events, and
+        `follow=False` coming ones. The events of one job end with the job.
+        """
+        feed = _Feed(job_id, queue, after, poll)
+        if after == "now":
+            feed.after = self.carrier.run(feed.now())
+        while True:
+            ahead: str | None = None
+            if feed.quiet:
+                ahead = self.carrier.run(feed.now())
+            page = self.carrier.run(feed.read())
+            yield from feed.take(page, ahead)
+            if page:
+                continue
+            if feed.over or (not follow and feed.job is None):
+                return
+            ends = self.carrier.run(ends_of([str(feed.job)])) if feed.job is not None else []
+            if feed.is_over(ends) and follow:
+                feed.over = True  # and once more, for what came before its end
+            elif not follow:
+                return
+            else:
+                time.sleep(feed.poll)
+
+    async def aread(
+        self,
+        *,
+        job_id: UUID | str | None = None,
+        queue: str | None = None,
+        after: str | None = None,
+        follow: bool = True,
+        poll: float = 0.5,
+    ) -> AsyncIterator[Event]:
+        feed = _Feed(job_id, queue, after, poll)
+        if after == "now":
+            feed.after = await self.carrier.arun(feed.now())
+        while True:
+            ahead: str | None = None
+            if feed.quiet:
+                now = await self.carrier.arun(feed.now())
+                ahead = now
+            page = await self.carrier.arun(feed.read())
+            for event in feed.take(page, ahead):
+                yield event
+            if page:
+                continue
+            if feed.over or (not follow and feed.job is None):
+                return
+            ends = await self.carrier.arun(ends_of([str(feed.job)])) if feed.job is not None else []
+            if feed.is_over(ends) and follow:
+                feed.over = True
+            elif not follow:
+                return
+            else:
+                await asyncio.sleep(feed.poll)
+
+
+class _Feed:
+    """Where somebody is in the events of a job, a queue or all."""
+
+    def __init__(self, job_id: UUID | str | None, queue: str | None, after: str | None, poll: float) -> None:
+        if job_id is not None and queue is not None:
+            raise limits.refused("queue", queue, "give either job_id or queue")
+        self.job = None if job_id is None else limits.identity("job_id", job_id)
+        self.queue = None if queue is None else limits.name("queue", queue)
+        self.after = None if after is None else limits.text("after", after)
+        self.poll = limits.number("poll", poll, 0.01, 3600)
+        self.over = False
+        self._empty = 0
+
+    def now(self) -> Call[str]:
+        return event_cursor(self.job)
+
+    def read(self) -> Call[list[Event]]:
+        return read_events(job_id=self.job, queue=self.queue, after=self.after)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there was nothing for so long that the cursor is worth moving by itself.
+
+        Each look walks over what came since the cursor, also in other queues. One that was taken before a
+        look that found nothing is as good.
+        """
+        return self.job is None and self._empty >= EMPTY_LOOKS
+
+    def is_over(self, ends: list[End]) -> bool:
+        """Whether its job has ended; raises `JobNotFound` if there is none."""
+        for end in ends:
+            if end.state is None and self.after is None:
+                raise unknown(UUID(end.id))
+        return bool(ends)
+
+    def take(self, page: list[Event], ahead: str | None) -> list[Event]:
+        self._empty = 0 if page or ahead else self._empty + 1
+        if page:
+            self.after = page[-1].cursor
+        elif ahead is not None:
+            self.after = ahead
+        return page
+
+
+def read_events(
+    *, job_id: UUID | None, queue: str | None, after: str | None, amount: int = 1000
+) -> Call[list[Event]]:
+    return _read_events(
+        lambda rows: [Event._make(row)._replace(data=shown(row[6])) for row in rows],
+        job_id,
+        queue,
+        after,
+        amount,
+    )
+
+
+def event_cursor(job_id: UUID | None) -> Call[str]:
+    """Answers with the cursor of this moment in the events of a job, or else of a queue or all."""
+    return _event_cursor(one, job_id)

@@ -1,0 +1,87 @@
+"""Health: `hf.health` says how the queues are, and what is wrong with the database."""
+
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from holdfast.calls.base import Call, Rows, function
+from holdfast.calls.diagnosis import Finding
+from holdfast.database import examine
+from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
+from holdfast.values import limits
+
+Status = Literal["OK", "WARNING", "CRITICAL"]
+
+
+class QueueReport(NamedTuple):
+    """How a queue is, why, and what that was judged by; attempts and failures are those of the last hour."""
+
+    queue: str
+    status: Status
+    message: str
+    waiting: int
+    estimated: bool
+    waiting_since: datetime | None
+    oldest: timedelta | None
+    attempts: int
+    failed: int
+    failures: float | None
+    workers: int
+    paused_at: datetime | None
+
+
+_health = function("health", "queue text", ", ".join(QueueReport._fields))
+
+
+class Health(Namespace):
+    """How the queues and the database are."""
+
+    called = "hf.health.check(…)"
+
+    @operation
+    def check(self, queue: str | None = None) -> Call[list[QueueReport]]:
+        """Return how each queue is, or this one: OK, WARNING or CRITICAL by its thresholds, and why."""
+
+        def read(rows: Rows) -> list[QueueReport]:
+            return [QueueReport._make(row) for row in rows]
+
+        return _health(read, queue)
+
+    acheck = twin(check)
+
+    @operation
+    def doctor(self, *, healthy: bool = False) -> Steps[list[Finding]]:
+        """Return what is wrong with the database, the worst first, and nothing if all is well.
+
+        With `healthy` the checks that found nothing are included, as `ok`.
+        """
+        limits.truth("healthy", healthy)
+        found: list[Finding] = yield Blocking(lambda: examine(self._holdfast.database, healthy=healthy))
+        return found
+
+    adoctor = twin(doctor)
+
+    @operation
+    def overview(self) -> Steps[Overview]:
+        """Return what `metrics` writes down: counts, queues, workers and gauges, read one after the other."""
+        return _overview()
+
+    aoverview = twin(overview)
+
+    @operation
+    def metrics(self) -> Steps[str]:
+        """Return the state of the database as Prometheus reads it: jobs by queue and state, workers, gauges.
+
+        The metrics of one worker process are on its own port: `hf.worker(http=8080)`.
+        """
+        overview = yield from _overview()
+        return exposition(families_of(overview))
+
+    ametrics = twin(metrics)
+
+
+def _overview() -> Steps[Overview]:
+    answers: list[Any] = []
+    for question in questions():
+        answers += [(yield question)]
+    return Overview(*answers)

@@ -1,0 +1,51 @@
+"""Queues: `hf.queues`."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.calls.base import Call, function, nothing
+from holdfast.operations.base import Namespace, operation, twin
+
+_pause = function("pause", "queue text")
+_resume = function("resume", "queue text")
+_list_queues = function("list_queues")
+
+
+class QueueRow(NamedTuple):
+    name: str
+    paused_at: datetime | None
+    scheduled: int
+    pending: int
+    held: int
+    oldest_at: datetime | None
+
+
+class Queues(Namespace):
+    """The queues of one database."""
+
+    called = "hf.queues.list()"
+
+    @operation
+    def pause(self, queue: str) -> Call[None]:
+        """Hand out no more jobs of this queue. Running jobs continue."""
+        return _pause(nothing, queue)
+
+    apause = twin(pause)
+
+    @operation
+    def resume(self, queue: str) -> Call[None]:
+        """Hand out the jobs of a paused queue again."""
+        return _resume(nothing, queue)
+
+    aresume = twin(resume)
+
+    @operation
+    def list(self) -> Call["list[QueueRow]"]:
+        """Return the queues that were used or are paused, with how many jobs wait in each."""
+        return list_queues()
+
+    alist = twin(list)
+
+
+def list_queues() -> Call[list[QueueRow]]:
+    return _list_queues(lambda rows: [QueueRow._make(row) for row in rows])

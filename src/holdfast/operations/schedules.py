@@ -1,0 +1,303 @@
+"""Schedules, at run time: `hf.schedules`.
+
+hf.schedules.add("nightly", report.call(kind="full"), cron="0 2 * * *", zone="Europe/Berlin")
+hf.schedules.add("beat", ping, every=30)
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple, TypedDict, Unpack
+from uuid import UUID
+
+import msgspec
+
+from holdfast.calls.base import Call, Rows, column, function, interval, one
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.job import Job
+from holdfast.task import Task, named_job
+from holdfast.telemetry import emit
+from holdfast.values import limits, schedule
+from holdfast.values.encoding import shown
+from holdfast.values.errors import BadArguments, BadValue, UnknownOption
+from holdfast.values.job import NewJob, Priority
+from holdfast.values.renamed import renamed
+from holdfast.values.schedule import Missed
+
+Scheduled = NewJob | Task[..., Any] | str
+"""What a schedule runs: a call (`task.call(…)`), a task that needs no arguments, or the name of one."""
+
+_SCHEDULE = (
+    "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "
+    "priority integer, max_attempts integer, missed text, overlap boolean, jitter interval"
+)
+_add_schedule = function("add_schedule", f"{_SCHEDULE}, declared boolean")
+_declare_schedule = function("declare_schedule", _SCHEDULE)
+_change_schedule = function("change_schedule", _SCHEDULE)
+_pause_schedule = function("pause_schedule", "name text")
+_resume_schedule = function("resume_schedule", "name text")
+_remove_schedule = function("remove_schedule", "name text")
+_run_schedule = function("run_schedule", "name text")
+_list_schedules = function(
+    "list_schedules",
+    "upcoming integer",
+    "name, words, cron, every, zone, task, payload::text, queue, priority, max_attempts, missed, overlap, "
+    "jitter, declared, paused_at, next_at, upcoming, last_at, last_job, skipped, error",
+)
+_upcoming = function("upcoming", "name text, amount integer")
+_next_occurrence = function("next_occurrence", "cron text, after timestamptz, zone text")
+_cron_in_words = function("cron_in_words", "cron text")
+_USUAL_SCHEDULE = {
+    "zone": "UTC",
+    "payload": "{}",
+    "queue": "default",
+    "priority": int(Priority.SYSTEM),
+    "missed": "once",
+    "overlap": True,
+    "jitter": timedelta(0),
+}
+
+
+class ScheduleKeywords(TypedDict, total=False):
+    """What can be said of a schedule; see `Schedule` for its times. The rest is that of its jobs."""
+
+    cron: str | None
+    every: timedelta | float | None
+    zone: str | None
+    missed: Missed | None
+    overlap: bool | None
+    jitter: timedelta | float | None
+    queue: str | None
+    priority: int | None
+    max_attempts: int | None
+
+
+class ScheduleRow(NamedTuple):
+    """A schedule as it stands: what it says in words, and its next times."""
+
+    name: str
+    words: str
+    cron: str | None
+    every: timedelta | None
+    zone: str
+    task: str
+    payload: Any
+    queue: str
+    priority: int
+    max_attempts: int | None
+    missed: str
+    overlap: bool
+    jitter: timedelta
+    declared: bool
+    paused_at: datetime | None
+    next_at: datetime | None
+    upcoming: list[datetime]
+    last_at: datetime | None
+    last_job: UUID | None
+    skipped: int
+    error: str | None
+
+
+class Schedules(Namespace):
+    """The schedules of one database."""
+
+    called = "hf.schedules.list()"
+
+    @operation
+    def add(
+        self,
+        name: str,
+        job: Scheduled,
+        payload: Any = msgspec.UNSET,
+        *,
+        declared: bool = True,
+        **options: Unpack[ScheduleKeywords],
+    ) -> Call[datetime]:
+        """Run a job at regular times from now on, and return the first of them.
+
+        Call this each time your program starts: an existing schedule of this name is changed accordingly. A
+        paused one stays paused, and one that an operator has made or changed stays as it is. With
+        `declared=False` you are the operator, and a name that is taken is refused.
+        """
+        said = _said(name, job, payload, self._of_task(job, options))
+        if ("cron" in said) == ("every" in said):
+            raise limits.refused("cron", said.get("cron"), "give either cron or every")
+        return add_schedule(name, said, declared=limits.truth("declared", declared))
+
+    aadd = twin(add)
+
+    @operation
+    def change(
+        self,
+        name: str,
+        job: Scheduled | None = None,
+        payload: Any = msgspec.UNSET,
+        **options: Unpack[ScheduleKeywords],
+    ) -> Call[datetime]:
+        """Change these options as an operator, and return the next time. The change wins over the code."""
+        return _change_schedule(one, *_schedule_values(name, _said(name, job, payload, options)))
+
+    achange = twin(change)
+
+    @operation
+    def pause(self, name: str) -> Call[bool]:
+        """Let the times of a schedule pass without a job, and return whether it was running."""
+        return _pause_schedule(one, name)
+
+    apause = twin(pause)
+
+    @operation
+    def resume(self, name: str) -> Call[bool]:
+        """Continue with the next time, and return whether the schedule was paused."""
+        return _resume_schedule(one, name)
+
+    aresume = twin(resume)
+
+    @operation
+    def remove(self, name: str) -> Call[bool]:
+        """Remove a schedule but not its jobs, and return whether there was one."""
+        return _remove_schedule(one, name)
+
+    aremove = twin(remove)
+
+    @operation
+    def run(self, name: str) -> Call[Job[Any]]:
+        """Run the job of a schedule now, in addition to its times, even if it is paused."""
+        return _run_schedule(lambda rows: Job(self._holdfast.resources.root, one(rows)), name)
+
+    arun = twin(run)
+
+    @operation
+    @renamed(amount="limit")
+    def upcoming(self, name: str, limit: int = 5) -> Call["list[datetime]"]:
+        """Return the next times of a schedule; none if it is paused."""
+        return _upcoming(column, name, limit)
+
+    aupcoming = twin(upcoming)
+
+    @operation
+    def next_occurrence(self, cron: str, after: datetime, zone: str = "UTC") -> Call[datetime]:
+        """Return the first time after this one that a cron expression names, by the clocks of a zone."""
+        return _next_occurrence(one, cron, after, zone)
+
+    anext_occurrence = twin(next_occurrence)
+
+    @operation
+    def in_words(self, cron: str) -> Call[str]:
+        """Return a cron expression in words."""
+        return _cron_in_words(one, cron)
+
+    ain_words = twin(in_words)
+
+    @operation
+    def list(self, *, upcoming: int = 5) -> Call["list[ScheduleRow]"]:
+        """Return all schedules by name, with their next times and what they say in words."""
+        return list_schedules(upcoming)
+
+    alist = twin(list)
+
+    def declare(self, tasks: Iterable[Task[..., Any]]) -> None:
+        """Store the schedules that `@hf.task(schedule=…)` declares, each under the name of its task.
+
+        A schedule that an operator has changed stays as it is; the event `schedule.kept` tells.
+        """
+        scheduled = {task.name: task for task in tasks if task.settings.schedule is not None}
+        for name, task in scheduled.items():
+            times = task.settings.schedule
+            assert times is not None  # noqa: S101 - they were chosen by it
+            try:
+                said = {**_job(task), **asdict(times)}
+                self.carrier.run(add_schedule(name, said, declared=True))
+            except BadArguments as error:
+                hint = "Give them defaults, or use hf.schedules.add(name, task.call(…), cron=…)."
+                raise _refused(task, f"the task needs arguments: {error.message}", hint) from error
+            except BadValue as error:
+                raise _refused(task, error.message, error.hint) from error
+        for row in self.carrier.run(list_schedules(0)) if scheduled else ():
+            if row.name in scheduled and not row.declared:
+                emit("schedule.kept", name=row.name, words=row.words, reason="an operator has changed it")
+
+    def _of_task(self, job: Scheduled, options: ScheduleKeywords) -> ScheduleKeywords:
+        """Add the queue and priority that a task named here declares, where the options do not give them."""
+        if not isinstance(job, str) or job not in self._holdfast.tasks:
+            return options
+        known = self._holdfast.tasks.settings(job)
+        given: ScheduleKeywords = {**options}
+        if given.get("queue") is None:
+            given["queue"] = known.queue
+        if given.get("priority") is None:
+            given["priority"] = known.priority
+        return given
+
+
+def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
+    """Answers when it runs next. What is said has the names of the function's parameters."""
+    values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
+    return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
+
+
+def list_schedules(upcoming: int) -> Call[list[ScheduleRow]]:
+    def read(rows: Rows) -> list[ScheduleRow]:
+        return [ScheduleRow._make(row)._replace(payload=shown(row[6])) for row in rows]
+
+    return _list_schedules(read, upcoming)
+
+
+def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
+    given = {**said, "name": name}
+    for field in ("every", "jitter"):
+        if given.get(field) is not None:
+            given[field] = interval(given[field])
+    return [given.get(parameter) for parameter in _change_schedule.parameters]
+
+
+def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:
+    """The error for a schedule beside a task, which must say which task that is."""
+    times = task.settings.schedule
+    return limits.refused(
+        "schedule", times and (times.cron or times.every), f"of task {task.name}: {why}", hint=hint
+    )
+
+
+def _said(name: str, job: Scheduled | None, payload: Any, options: ScheduleKeywords) -> dict[str, Any]:
+    """What is said of a schedule, checked, by the names that SQL has for it."""
+    limits.name("name", name)
+    for option in options:
+        if option not in _RULES:
+            raise UnknownOption.among(option, [*_RULES, "job", "payload"], owner="a schedule")
+    said = {option: _RULES[option](value) for option, value in options.items() if value is not None}
+    if payload is not msgspec.UNSET:
+        if isinstance(job, NewJob | Task):
+            raise limits.refused(
+                "payload", payload, "is for a task by name", hint="Write task.call(…) with the arguments."
+            )
+        said["payload"] = named_job("payload", payload).payload
+    if isinstance(job, str):
+        said["task"] = limits.name("task", job)
+        return said
+    return said if job is None else {**_job(job), **said}
+
+
+def _job(job: NewJob | Task[..., Any]) -> dict[str, Any]:
+    """What is to be enqueued at each time, which only the schedule may choose."""
+    new_job = job.call() if isinstance(job, Task) else job
+    if not isinstance(new_job, NewJob):
+        raise limits.refused(
+            "job", job, "must be a call, a task or the name of one", hint="Write task.call(…)."
+        )
+    for field in ("run_at", "delay", "id", "headers"):
+        if (value := getattr(new_job, field)) is not None:
+            raise limits.refused(
+                field, value, "a schedule says when, and makes many jobs", hint="Leave it out."
+            )
+    fields = ("task", "payload", "queue", "priority", "max_attempts")
+    return {field: value for field in fields if (value := getattr(new_job, field)) is not None}
+
+
+_RULES: dict[str, Callable[[object], Any]] = {
+    **schedule.RULES,
+    "queue": partial(limits.name, "queue"),
+    "priority": limits.priority,
+    "max_attempts": limits.max_attempts,
+}

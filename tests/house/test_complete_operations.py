@@ -1,0 +1,173 @@
+"""Every operation is complete: a twin, a command and a line in the documentation, and written only once."""
+
+import inspect
+from pathlib import Path
+
+import click
+import pytest
+
+from holdfast import Holdfast, Job
+from holdfast.cli.root import root
+from holdfast.client import MOVED
+from holdfast.operations.base import operation, twin
+from holdfast.task import Task
+from holdfast.values.errors import UnknownMethod
+from holdfast.values.options import WorkerKeywords
+from holdfast.worker.worker import Worker
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+# The command that does what the operation does.
+COMMANDS = {
+    "audit.list": "audit",
+    "dead.list": "dead",
+    "dead.purge": "purge",
+    "dead.purge_many": "purge",
+    "dead.replay": "replay",
+    "dead.replay_many": "replay",
+    "grants.grant": "access grant",
+    "grants.list": "access list",
+    "grants.revoke": "access revoke",
+    "health.check": "health",
+    "health.doctor": "doctor",
+    "health.metrics": "metrics",
+    "health.overview": "metrics",
+    "jobs.cancel": "cancel",
+    "jobs.cancel_many": "cancel",
+    "jobs.cancel_matching": "cancel",
+    "jobs.checkpoint": "job",
+    "jobs.errors": "job",
+    "jobs.get": "job",
+    "jobs.give_up": "give-up",
+    "jobs.list": "jobs",
+    "jobs.reschedule": "reschedule",
+    "jobs.run_now": "run-now",
+    "jobs.steps": "job",
+    "jobs.why": "why",
+    "policies.list": "policy list",
+    "policies.reset": "policy reset",
+    "policies.set": "policy set",
+    "queues.list": "queue list",
+    "queues.pause": "queue pause",
+    "queues.resume": "queue resume",
+    "retention.due": "retention",
+    "retention.export": "export",
+    "retention.list": "retention",
+    "schedules.add": "schedule add",
+    "schedules.change": "schedule change",
+    "schedules.in_words": "schedule next",
+    "schedules.list": "schedule list",
+    "schedules.next_occurrence": "schedule next",
+    "schedules.pause": "schedule pause",
+    "schedules.remove": "schedule remove",
+    "schedules.resume": "schedule resume",
+    "schedules.run": "schedule run",
+    "schedules.upcoming": "schedule show",
+    "settings.configure": "queue configure",
+    "settings.list": "queue settings",
+    "stats.count": "stats",
+    "stats.recent": "stats",
+    "workers.list": "workers",
+    "workers.recover": "recover",
+    "workers.tick": "tick",
+}
+# Their sync and async bodies really differ: they wait, or close, each in its own way.
+WRITTEN_BY_HAND = {
+    "Events.aread",
+    "Holdfast.aclose",
+    "Job.aevents",
+    "Job.aresult",
+    "Job.awatch",
+    "Jobs.agather",
+    "Task.aenqueue",  # its overloads give it types that a derived twin could not have
+}
+
+
+@pytest.fixture(scope="module")
+def namespaces():
+    with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
+        names = [name for name, value in vars(Holdfast).items() if type(value).__name__ == "_namespace"]
+        return {name: type(getattr(holdfast, name)) for name in names}
+
+
+def operations_of(kind: type) -> dict[str, operation]:
+    return {name: value for name, value in vars(kind).items() if isinstance(value, operation)}
+
+
+def test_every_operation_has_a_twin(namespaces):
+    for kind in [*namespaces.values(), Job, Holdfast]:
+        for name, original in operations_of(kind).items():
+            derived = vars(kind).get(f"a{name}")
+            assert isinstance(derived, twin), f"write a{name} = twin({name}) in {kind.__name__}"
+            assert derived.original is original, f"{kind.__name__}.a{name} is the twin of something else"
+
+
+def test_every_operation_has_a_docstring(namespaces):
+    for kind in [*namespaces.values(), Job, Holdfast]:
+        assert [name for name, it in operations_of(kind).items() if not it.__doc__] == []
+
+
+def test_every_operation_has_a_command(namespaces):
+    names = {f"{noun}.{name}" for noun, kind in namespaces.items() for name in operations_of(kind)}
+    assert names == COMMANDS.keys(), "name its command in this test"
+    for name, command in COMMANDS.items():
+        found = root
+        for word in command.split():
+            found = found.get_command(click.Context(found), word)
+            assert found is not None, f"{name}: there is no command {command!r}"
+
+
+def test_every_operation_has_a_line_in_the_documentation(namespaces):
+    text = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
+    missing = [
+        f"hf.{noun}.{name}"
+        for noun, kind in namespaces.items()
+        for name in operations_of(kind)
+        if f"hf.{noun}.{name}(" not in text
+    ]
+    assert missing == []
+
+
+def test_no_sync_and_async_pair_is_written_by_hand(namespaces):
+    written = {
+        f"{kind.__name__}.{name}"
+        for kind in [*namespaces.values(), Job, Holdfast, Task]
+        for name, value in vars(kind).items()
+        if name.startswith("a")
+        and not name.startswith("_")
+        and inspect.isfunction(value)
+        and name[1:] in vars(kind)
+    }
+    assert written == WRITTEN_BY_HAND
+
+
+def test_the_client_has_at_most_thirty_public_names():
+    with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
+        public = [name for name in {*dir(Holdfast), *vars(holdfast)} if not name.startswith("_")]
+    assert len(public) <= 30, sorted(public)
+
+
+def test_every_moved_method_is_answered_with_one_that_exists(namespaces):
+    with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
+        for old, line in MOVED.items():
+            found = holdfast
+            for part in line.partition("(")[0].split("."):
+                found = getattr(found, part)
+            if old in namespaces:
+                assert namespaces[old].called == f"hf.{line}"
+            else:
+                with pytest.raises(UnknownMethod, match="any more") as refusal:
+                    getattr(holdfast, old)
+                assert refusal.value.hint == f"Write hf.{line}."
+        with pytest.raises(UnknownMethod, match=r"Write await hf\.dead\.areplay_many\(…\)"):
+            _ = holdfast.areplay
+        with pytest.raises(UnknownMethod, match=r"Write await hf\.jobs\.alist\(…\)"):
+            _ = holdfast.ajobs
+        with pytest.raises(UnknownMethod, match=r"Write hf\.jobs\.list\(…\)"):
+            holdfast.jobs(limit=5)
+
+
+def test_the_options_of_a_worker_are_typed():
+    parameters = inspect.signature(Worker).parameters.values()
+    options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
+    assert WorkerKeywords.__annotations__.keys() == options

@@ -1,0 +1,138 @@
+import asyncio
+import inspect
+from uuid import uuid4
+
+import pytest
+
+from holdfast.calls import Call
+from holdfast.operations.base import Blocking, Load, Namespace, operation, twin
+from holdfast.operations.dead import Dead
+from holdfast.values.errors import BadInput, UnknownMethod, UnknownOption
+
+
+class Carrier:
+    """Answers each call with its values; notes what it carried."""
+
+    def __init__(self):
+        self.carried = []
+
+    def run(self, call):
+        self.carried.append(call.values)
+        if "bad" in call.values:
+            raise BadInput("bad")
+        return call.read([call.values])
+
+    async def arun(self, call):
+        return self.run(call)
+
+    def load(self, jobs):
+        return [f"id of {job}" for job in jobs]
+
+    async def aload(self, jobs):
+        return self.load(jobs)
+
+
+class Holdfast:
+    def __init__(self):
+        self.carrier = Carrier()
+
+
+def ask(*values):
+    return Call(None, values, lambda rows: rows[0][0])
+
+
+class Things(Namespace):
+    called = "hf.things.list(…)"
+
+    @operation
+    def find(self, name, *, loud=False):
+        """Find a thing."""
+        return ask(name.upper() if loud else name)
+
+    afind = twin(find)
+
+    @operation
+    def count(self, names):
+        """Count these things."""
+        found = []
+        for name in names:
+            try:
+                found.append((yield ask(name)))
+            except BadInput:
+                found.append(None)
+        return found
+
+    acount = twin(count)
+
+    @operation
+    def fill(self, jobs):
+        ids = yield Load(jobs)
+        place = yield Blocking(lambda: "shelf")
+        return ids, place
+
+    afill = twin(fill)
+
+
+@pytest.fixture
+def things():
+    return Things(Holdfast())
+
+
+def test_an_operation_is_written_once_and_offered_twice(things):
+    assert things.find("a", loud=True) == "A"
+    assert asyncio.run(things.afind("b")) == "b"
+    assert things.carrier.carried == [("A",), ("b",)]
+
+
+def test_an_operation_may_take_several_calls_and_handle_their_errors(things):
+    assert things.count(["a", "bad", "c"]) == ["a", None, "c"]
+    assert asyncio.run(things.acount(["a", "bad", "c"])) == ["a", None, "c"]
+
+
+def test_an_error_that_an_operation_does_not_handle_is_raised(things):
+    with pytest.raises(BadInput):
+        things.find("bad")
+    with pytest.raises(BadInput):
+        asyncio.run(things.afind("bad"))
+
+
+def test_a_step_may_load_jobs_or_block(things):
+    assert things.fill(["x"]) == (["id of x"], "shelf")
+    assert asyncio.run(things.afill(["x"])) == (["id of x"], "shelf")
+
+
+def test_an_operation_has_the_name_signature_and_docstring_of_its_method(things):
+    assert (things.find.__name__, things.find.__doc__) == ("find", "Find a thing.")
+    assert (things.afind.__name__, things.afind.__qualname__) == ("afind", "Things.afind")
+    assert list(inspect.signature(things.find).parameters) == ["name", "loud"]
+    assert list(inspect.signature(things.afind).parameters) == ["name", "loud"]
+    assert inspect.iscoroutinefunction(things.afind)
+    assert Things.find(things, "a") == "a"
+
+
+def test_an_unknown_option_is_named_with_the_nearest_one(things):
+    with pytest.raises(UnknownOption, match=r"find\(\) has no option 'lous'\. Did you mean 'loud'"):
+        things.find("a", lous=True)
+    with pytest.raises(TypeError, match="positional"):
+        things.find("a", "b", "c")
+
+
+def test_a_connection_among_the_arguments_is_answered_with_on(things):
+    with pytest.raises(UnknownOption, match=r"find\(\) has no option 'conn'.*hf\.on\(conn\)"):
+        things.find("a", conn="mine")
+    with pytest.raises(UnknownOption, match=r"hf\.on\(conn\)"):
+        asyncio.run(things.afind("a", conn="mine"))
+
+
+def test_a_namespace_that_is_called_names_the_method_to_write(things):
+    with pytest.raises(UnknownMethod, match=r"hf\.things is no function.*Write hf\.things\.list\(…\)"):
+        things(limit=5)
+
+
+def test_dead_letters_are_not_replayed_all_by_a_variable_that_was_not_set():
+    dead = Dead(Holdfast())
+    with pytest.raises(BadInput, match="everything=True"):
+        dead.replay_many(queue=None)
+    with pytest.raises(BadInput, match="everything=True"):
+        dead.purge_many(queue="")
+    dead.purge(uuid4())
