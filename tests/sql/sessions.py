@@ -150,9 +150,11 @@ def sessions_on(dsn: str) -> Iterator[Callable[..., Session]]:
         opened.append(connection)
         return Session(connection)
 
-    yield open_session
-    for connection in opened:
-        connection.close()
+    try:
+        yield open_session
+    finally:
+        for connection in opened:
+            connection.close()
 
 
 @contextmanager

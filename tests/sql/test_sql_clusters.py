@@ -22,7 +22,8 @@ NUMBERS = 30_000
 
 @pytest.fixture
 def clusters() -> Iterator[tuple[str, str]]:
-    """The DSNs of two servers."""
+    """The DSNs of two servers, of which a dump can be made."""
+    client_programs()
     with ExitStack() as stack:
         homes = [stack.enter_context(temporary_home()) for _ in range(2)]
         quick = {"fsync": "off"}
