@@ -14,6 +14,7 @@
 -- A look into a lane costs 2 to 5 µs, and lanes that nobody asks for cost nothing. The
 -- plans are pinned: with a table that was never analyzed, or an eager JIT, a claim takes 4
 -- to 40 times as long.
+-- holdfast: role worker
 create or replace function holdfast.claim(
   worker uuid default null,
   lease uuid default null,
@@ -474,6 +475,7 @@ $$;
 comment on function holdfast.fitting(tid[], bigint) is 'How many of the first jobs have payloads that have room together, and how large these are.';
 
 -- What a claim took, for a caller whose reply was lost on the way.
+-- holdfast: role worker
 create or replace function holdfast.claimed(worker uuid, lease uuid)
 returns setof holdfast.claimed_job
 language sql stable security definer

@@ -1,6 +1,7 @@
 -- The only clock: every time that Holdfast writes or compares comes from here,
 -- so a worker's own clock may be wrong without effect. A test database replaces
 -- this function to move time; no runtime role can.
+-- holdfast: role producer worker viewer
 create or replace function holdfast.clock()
 returns timestamptz
 language sql volatile parallel safe

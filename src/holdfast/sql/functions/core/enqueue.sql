@@ -6,6 +6,7 @@
 --
 -- `max_attempts` belongs to this call and wins over everything. `declared_attempts` is
 -- what the code of the task says: a policy that an operator has set wins over it.
+-- holdfast: role producer
 create or replace function holdfast.enqueue(
   task text,
   payload jsonb default '{}',
@@ -117,6 +118,7 @@ select holdfast.replace_function(
 
 -- Put many jobs on their queues in one call: every array is as long as `tasks`,
 -- or null for the default; an element may be null too. All of them or none.
+-- holdfast: role producer
 create or replace function holdfast.enqueue_many(
   tasks text[],
   payloads jsonb[] default null,

@@ -105,6 +105,7 @@ $$;
 comment on function holdfast.check_event(text, jsonb) is 'Refuse an event with a name that is not allowed, or with too much data.';
 
 -- Publish an event of a running job, under its lease.
+-- holdfast: role worker
 create or replace function holdfast.publish(id uuid, lease uuid, name text, data jsonb default null)
 returns void
 language plpgsql volatile security definer
@@ -126,6 +127,7 @@ comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an eve
 -- numbered, so that what is sent again after a lost reply is written once. Returns
 -- the jobs that are no longer held; with `skip_locked` also those that another
 -- transaction has locked, of which nothing was written.
+-- holdfast: role worker
 create or replace function holdfast.publish_many(
   ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean default false)
 returns table (publish_many uuid, locked boolean)
@@ -190,6 +192,7 @@ comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jso
 -- these two snapshots, up to this event. So whoever goes on after any event misses
 -- none, sees none twice, and waits for nobody's transaction. The numbers in a snapshot
 -- and in the column xid grow from one cluster to the next: see cluster.sql.
+-- holdfast: role viewer
 create or replace function holdfast.read_events(
   job_id uuid default null,
   queue text default null,
@@ -344,6 +347,7 @@ comment on function holdfast.events_between(text, pg_snapshot, pg_snapshot, bigi
   'The events that the one snapshot did not show and the other does.';
 
 -- The cursor of this moment: for who wants to hear of what comes, and not of what was.
+-- holdfast: role viewer
 create or replace function holdfast.event_cursor(job_id uuid default null)
 returns text
 language sql stable security definer

@@ -20,6 +20,7 @@
 --
 -- The body is long on purpose: each step that is a function of its own would cost a single
 -- report 5 to 10 µs of 170. What only some reports need is in functions.
+-- holdfast: role worker
 create or replace function holdfast.finish(
   ids uuid[],
   leases uuid[],

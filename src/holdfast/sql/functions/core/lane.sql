@@ -7,6 +7,7 @@
 --
 -- A queue has only so many lanes, since claims look into each that has work. Jobs that
 -- are there already always have one: see sibling().
+-- holdfast: role producer
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
 language plpgsql volatile security definer
@@ -122,6 +123,7 @@ comment on function holdfast.sibling(integer, integer) is 'The fresh, returned o
 -- the session is at that time: `role` if it was set, else the session's user.
 -- A COPY reads the defaults of the columns that it does not name, so it needs
 -- the sequence and the clock as well.
+-- holdfast: role producer
 create or replace function holdfast.places(tasks text[], queues text[], priorities integer[], declared integer[] default null)
 returns table (lane_id integer, max_attempts integer, may_copy boolean, now_at timestamptz)
 language sql volatile security definer

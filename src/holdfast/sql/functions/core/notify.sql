@@ -5,6 +5,7 @@
 -- The channel of a queue: its name behind `holdfast_`, or the beginning of its
 -- SHA-256 where that would be longer than the 63 bytes a channel may have. A
 -- consumer of every queue listens on holdfast.channel('*').
+-- holdfast: role worker
 create or replace function holdfast.channel(queue text)
 returns text
 language sql immutable parallel safe

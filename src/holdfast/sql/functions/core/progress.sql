@@ -9,6 +9,7 @@
 -- With `skip_locked` it waits for no other transaction: a job that one has locked is
 -- returned with `locked` true, and nothing is written of it. All that write what hangs
 -- on a job have locked its row, so this one lock shows whether any of them is open.
+-- holdfast: role worker
 create or replace function holdfast.start(
   ids uuid[],
   leases uuid[],
@@ -79,6 +80,7 @@ comment on function holdfast.start(uuid[], uuid[], double precision[], interval[
 
 -- The jobs among these that are no longer held under the lease shown: for a
 -- worker, to find out what was taken away from it.
+-- holdfast: role worker
 create or replace function holdfast.not_held(ids uuid[], leases uuid[])
 returns setof uuid
 language sql stable security definer
@@ -94,6 +96,7 @@ as $$
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
 
+-- holdfast: role worker
 create or replace function holdfast.progress(
   id uuid,
   lease uuid,
@@ -138,6 +141,7 @@ comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
 -- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
 -- that another transaction has locked, of which nothing was written.
 -- A step that is an empty text has ended.
+-- holdfast: role worker
 create or replace function holdfast.progress_many(
   ids uuid[],
   leases uuid[],

@@ -50,6 +50,7 @@ as $$
 $$;
 comment on function holdfast.is_bound(name) is 'Whether a role is kept to some queues.';
 
+-- holdfast: role viewer
 create or replace function holdfast.unrestricted()
 returns boolean
 language plpgsql stable security definer
@@ -66,6 +67,7 @@ comment on function holdfast.unrestricted() is 'Whether whoever asks may use eve
 
 -- Its price is a lie that is nearly always true: where nobody is kept to anything it is
 -- not called, and the planner must not go out of its way to call it less often.
+-- holdfast: role viewer
 create or replace function holdfast.in_reach(queue text)
 returns boolean
 language sql stable security definer cost 1
@@ -85,6 +87,7 @@ $$;
 comment on function holdfast.in_reach(text) is 'Whether whoever asks may see and use this queue.';
 
 -- All of them at once, for what reads many jobs: lanes know every queue that was ever used.
+-- holdfast: role viewer
 create or replace function holdfast.queues_in_reach()
 returns text[]
 language sql stable security definer

@@ -109,6 +109,7 @@ $$;
 comment on function holdfast.refuse_repetition(uuid, uuid, text) is
   'Refuse a report that is only repeated, in a transaction that has written something before it.';
 
+-- holdfast: role worker
 create or replace function holdfast.complete(id uuid, lease uuid, result jsonb default null)
 returns void
 language plpgsql volatile security definer
@@ -127,6 +128,7 @@ end
 $$;
 comment on function holdfast.complete(uuid, uuid, jsonb) is 'Report a job as done, with its result, under the lease of its claim.';
 
+-- holdfast: role worker
 create or replace function holdfast.fail(
   id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null, traceback text default null)
 returns void
@@ -153,6 +155,7 @@ $$;
 comment on function holdfast.fail(uuid, uuid, text, boolean, interval, text) is
   'Report a job as failed: it is retried by its policy, or after retry_in, or never if retry is false.';
 
+-- holdfast: role worker
 create or replace function holdfast.snooze(id uuid, lease uuid, delay interval)
 returns void
 language plpgsql volatile security definer
@@ -174,6 +177,7 @@ end
 $$;
 comment on function holdfast.snooze(uuid, uuid, interval) is 'Put a job off for a while; this does not use up an attempt.';
 
+-- holdfast: role worker
 create or replace function holdfast.release(id uuid, lease uuid)
 returns void
 language plpgsql volatile security definer

@@ -42,6 +42,7 @@ comment on function holdfast.max_attempts(text, text) is 'How often a job of thi
 
 -- least(base × factor^(attempt − 1), cap), and up to `jitter` of that on top,
 -- so that a thousand jobs that failed together do not come back together.
+-- holdfast: role worker viewer
 create or replace function holdfast.retry_delay(task text, attempt integer, queue text default 'default')
 returns interval
 language sql volatile security definer

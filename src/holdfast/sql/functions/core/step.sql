@@ -22,6 +22,7 @@ comment on function holdfast.check_held(uuid, uuid, text) is 'Refuse what comes 
 
 -- Keep the result of a step. One that was kept before stays, and its result is
 -- what comes back: the first to finish it has done it.
+-- holdfast: role worker
 create or replace function holdfast.keep_step(
   id uuid, lease uuid, name text, result jsonb default null, duration double precision default null)
 returns jsonb
@@ -70,6 +71,7 @@ $$;
 comment on function holdfast.keep_step(uuid, uuid, text, jsonb, double precision) is
   'Keep the result of a finished step under the lease of its job; returns what is kept, which is the first one.';
 
+-- holdfast: role worker
 create or replace function holdfast.keep_checkpoint(id uuid, lease uuid, state jsonb)
 returns void
 language plpgsql volatile security definer
@@ -116,6 +118,7 @@ end
 $$;
 comment on function holdfast.check_checkpoint(jsonb) is 'Refuse a checkpoint that is no object, or too large.';
 
+-- holdfast: role viewer
 create or replace function holdfast.job_steps(id uuid)
 returns table (name text, result jsonb, attempt integer, worker uuid, finished_at timestamptz, duration interval)
 language sql stable security definer
@@ -134,6 +137,7 @@ as $$
 $$;
 comment on function holdfast.job_steps(uuid) is 'The steps that a job has finished, in their order.';
 
+-- holdfast: role viewer
 create or replace function holdfast.job_checkpoint(id uuid)
 returns jsonb
 language sql stable security definer
@@ -148,6 +152,7 @@ $$;
 comment on function holdfast.job_checkpoint(uuid) is 'The last checkpoint of a job; null if it has none.';
 
 -- What an attempt goes on from, in one look. Nothing of an older job with the same id.
+-- holdfast: role worker
 create or replace function holdfast.memory(id uuid)
 returns table (state jsonb, names text[], results text[])
 language sql stable security definer

@@ -5,6 +5,7 @@
 -- that is just being written while the note is made sees no note: so the look is
 -- repeated now and then.
 
+-- holdfast: role producer operator
 create or replace function holdfast.await_jobs(ids uuid[], channel text)
 returns void
 language plpgsql volatile security definer
@@ -29,6 +30,7 @@ $$;
 comment on function holdfast.await_jobs(uuid[], text) is
   'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, separated by commas.';
 
+-- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
 returns void
 language sql volatile security definer
@@ -42,6 +44,7 @@ comment on function holdfast.await_no_more(uuid[], text) is 'Do not notify this 
 
 -- How jobs have ended: nothing of those that have not. A job that nobody knows
 -- any more has the state null.
+-- holdfast: role producer viewer
 create or replace function holdfast.ends(ids uuid[])
 returns table (id uuid, task text, state text, result jsonb, error text)
 language sql stable security definer

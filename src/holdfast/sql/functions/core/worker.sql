@@ -3,6 +3,7 @@
 -- A registration is a random id per life of a process; the name is a label. One
 -- that was declared lost can never be revived: the process registers anew.
 
+-- holdfast: role worker
 create or replace function holdfast.register(
   name text default null,
   queues text[] default null,
@@ -106,6 +107,7 @@ comment on function holdfast.refuse_worker(uuid) is 'Raise the error for a worke
 
 -- One heartbeat per worker, not per job: however long a job runs, its lease
 -- lives as long as its worker does. It touches only the worker's row.
+-- holdfast: role worker
 create or replace function holdfast.heartbeat(worker uuid)
 returns timestamptz
 language plpgsql volatile security definer
@@ -135,6 +137,7 @@ comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refuse
 --
 -- A busy one may want to hear of jobs above a priority, which go before what it
 -- has at hand, and of no others.
+-- holdfast: role worker
 create or replace function holdfast.sleep(worker uuid, asleep boolean default true, above integer default null)
 returns boolean
 language plpgsql volatile security definer
@@ -166,6 +169,7 @@ comment on function holdfast.sleep(uuid, boolean, integer) is
 -- Leave in good order: what is still held goes back, unstarted jobs uncharged.
 -- To leave twice is no mistake: the reply to the first time may have been lost.
 -- If another transaction has locked a job, recover() takes it back once that one has ended.
+-- holdfast: role worker
 create or replace function holdfast.leave(worker uuid)
 returns integer
 language plpgsql volatile security definer
@@ -218,6 +222,7 @@ comment on function holdfast.leave(uuid) is 'Sign a worker off and give back wha
 -- is either among the leases in flight or long known, so nothing that is still
 -- on its way is taken for lost. What another transaction has locked is left for the
 -- next time.
+-- holdfast: role worker
 create or replace function holdfast.disown(worker uuid, held uuid[], in_flight uuid[], before timestamptz)
 returns integer
 language plpgsql volatile security definer

@@ -64,6 +64,7 @@
 -- a writer has ended, the index is searched from the last time when that writer was not there.
 -- A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote() reads
 -- from there.
+-- holdfast: role worker
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -545,6 +546,7 @@ comment on function holdfast.repair_sequence() is 'Set the heads back and the se
 
 -- Find jobs behind a head and move the head back to them. upkeep() runs this every few
 -- minutes, in case a promise above was broken.
+-- holdfast: role worker
 create or replace function holdfast.check_heads()
 returns integer
 language plpgsql volatile security definer

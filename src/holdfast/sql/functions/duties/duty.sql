@@ -70,13 +70,14 @@ $$;
 comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed, and warn of it.';
 
 -- A duty that was cut off, by a timeout or a lock, cannot note its own error: its transaction is undone.
+-- holdfast: role worker
 create or replace function holdfast.report_duty(duty text, error text)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if report_duty.duty is null or report_duty.duty <> all('{fire,promote,recover,advance,fold_stats,upkeep,sweep}') then
+  if report_duty.duty is null or report_duty.duty not in (select d.name from holdfast.list_duties() d) then
     perform holdfast.refuse_value('duty', report_duty.duty, 'must be the name of a duty');
   end if;
   if report_duty.error is null then

@@ -15,6 +15,7 @@
 -- until the next tick of any schedule, nothing or less if more are due; null if
 -- there is none. What is due and locked, by another who fires or an operator, is
 -- looked at again a little later.
+-- holdfast: role worker
 create or replace function holdfast.fire()
 returns interval
 language plpgsql volatile security definer
@@ -26,6 +27,7 @@ declare
   now_at timestamptz := holdfast.clock();
   deadline timestamptz := clock_timestamp() + interval '1 second';
   due holdfast.schedule;
+  fired boolean := false;
   more boolean := false;
   behind boolean := false; -- one that had more ticks than are fired at a time
   next_at timestamptz;
@@ -47,6 +49,7 @@ begin
     limit 1000
     for update skip locked
   loop
+    fired := true;
     more := clock_timestamp() > deadline;
     exit when more;
     begin
@@ -63,6 +66,9 @@ begin
       where s.name = due.name;
     end;
   end loop;
+  if fired then
+    perform holdfast.note_fired(now_at);
+  end if;
   next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
   more := more or behind or clock_timestamp() > deadline;
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
@@ -160,3 +166,35 @@ exception when others then
 end
 $$;
 comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is 'The next time of a schedule, or in a minute if it cannot be told.';
+
+-- Note that the duty ended well, at most once a minute. Several sessions may fire at the same
+-- time, and none of them waits for another one's note.
+create or replace function holdfast.note_fired(now_at timestamptz)
+returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if not holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'fire'), now_at) then
+    return;
+  end if;
+  if not exists (select from holdfast.duty d where d.name = 'fire') then
+    insert into holdfast.duty (name, done_at) values ('fire', now_at) on conflict (name) do nothing;
+  end if;
+  update holdfast.duty d
+  set done_at = now_at
+  where d.name = (select o.name from holdfast.duty o where o.name = 'fire' for update skip locked);
+end
+$$;
+comment on function holdfast.note_fired(timestamptz) is 'Note that schedules were fired, unless another session is noting it.';
+
+-- A schedule that was planned by a clock that was ahead is due at once.
+create or replace function holdfast.next_tick(now_at timestamptz)
+returns timestamptz
+language sql stable
+as $$
+  select min(case when holdfast.planned_ahead(s, next_tick.now_at) then next_tick.now_at else s.next_at end)
+  from holdfast.schedule s
+  where s.paused_at is null
+$$;
+comment on function holdfast.next_tick(timestamptz) is 'Return when the next schedule is due; null if there is none.';

@@ -114,6 +114,7 @@ as $$
 $$;
 comment on function holdfast.about_rows(regclass) is 'About how many rows a table has, by what the server has noticed.';
 
+-- holdfast: role viewer
 create or replace function holdfast.list_partitions()
 returns table (parent text, partition text, day date, rows bigint, bytes bigint, goes_at timestamptz, fate text, exported_at timestamptz)
 language sql stable security definer

@@ -1,3 +1,4 @@
+-- holdfast: after replace
 -- Take back the jobs of workers that are not provably alive; returns how many.
 --
 -- A worker is lost when it has sent no heartbeat for its lease time *while recover()
@@ -13,9 +14,13 @@
 --
 -- take_back() decides which jobs pay for the death of a worker.
 --
+-- Workers of 0.2 call recover() and expect it to fold statistics. `also_fold` can go in 0.5,
+-- two releases later.
+--
 -- Lock order: rows of `worker`, then of `live`. Locked jobs are skipped: a
 -- report on them is under way, and the next look comes soon.
-create or replace function holdfast.recover(timeout interval default null)
+-- holdfast: role worker operator
+create or replace function holdfast.recover(timeout interval default null, also_fold boolean default true)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -78,9 +83,8 @@ begin
       limit 5000),
     now_at,
     'timed out: it ran longer than its timeout, and its worker did not stop it');
-  -- Add up recent statistics here: a separate duty would cost one more statement each second.
-  -- If jobs were taken back, skip it: others wait for the commit of this transaction.
-  if recover.timeout is null and total = 0 then
+  -- If jobs were taken back, do not fold statistics: other sessions wait for the commit.
+  if recover.also_fold and recover.timeout is null and total = 0 then
     begin
       perform holdfast.fold_stats(false);
     exception when others then
@@ -90,8 +94,10 @@ begin
   return total;
 end
 $$;
-comment on function holdfast.recover(interval) is
-  'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
+comment on function holdfast.recover(interval, boolean) is
+  'Take back the jobs of workers that were silent for their lease time, or for a timeout given by hand. Returns how '
+  'many. With also_fold, which workers of 0.2 rely on, fold statistics too, as fold_stats() does.';
+select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover(interval, boolean)');
 
 -- Note a look at the workers. Give a new lease to those whose silence may only mean that
 -- nobody looked. Returns the time of the look before the last: workers heard of since are

@@ -58,6 +58,7 @@ comment on function holdfast.partitions() is 'The partitions of finished jobs an
 
 -- Search partitions for what is past the retention of its queue, and delete dead letters
 -- past theirs; for a worker, who comes back at once where there is more.
+-- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
 language plpgsql volatile security definer

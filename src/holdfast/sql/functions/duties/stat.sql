@@ -7,6 +7,7 @@
 
 -- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
 -- Bucket 0 is below the first of these, bucket 51 from the last one on.
+-- holdfast: role viewer
 create or replace function holdfast.stat_bounds()
 returns double precision[]
 language sql immutable parallel safe
@@ -49,6 +50,7 @@ comment on function holdfast.note_ends(text, integer[], double precision[], doub
 
 -- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and on at
 -- the next call.
+-- holdfast: role worker
 create or replace function holdfast.fold_stats(all_of_them boolean default true)
 returns integer
 language plpgsql volatile security definer

@@ -8,6 +8,7 @@
 -- looked for behind the heads is hardly ever there, and the look goes through all that
 -- was done since that snapshot: it rests a thousand times as long as it took, up to
 -- five minutes.
+-- holdfast: role worker
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
 language plpgsql volatile security definer

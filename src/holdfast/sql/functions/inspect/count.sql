@@ -191,6 +191,7 @@ comment on function holdfast.count_ended(text, text) is
   'Dead or finished jobs by queue, task and state: counted where they are few, estimated where they are very many.';
 
 -- How many jobs there are per queue and state, and when the oldest was made.
+-- holdfast: role worker viewer
 create or replace function holdfast.count_jobs()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean, estimated boolean)
 language sql stable security definer
@@ -214,6 +215,7 @@ comment on function holdfast.count_jobs() is
   'Per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and whether the number is an estimate: very many are not counted one by one.';
 
 -- The same without the last column, which clients of 0.1 would not know what to do with.
+-- holdfast: role worker viewer
 create or replace function holdfast.stats()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean)
 language sql stable security definer

@@ -5,6 +5,7 @@
 -- A check that fails, for lack of a right or for a view that this version of
 -- PostgreSQL does not have, says so and stops no other. Nothing is written, no lock
 -- is taken, statements of others are not quoted: they may hold payloads.
+-- holdfast: role operator
 create or replace function holdfast.doctor(healthy boolean default false)
 returns table (name text, severity text, finding text, remedy text, detail jsonb)
 language plpgsql stable security definer

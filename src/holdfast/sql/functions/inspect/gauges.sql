@@ -2,6 +2,7 @@
 --
 -- Each is read from memory or from a few rows, so it may be asked every few
 -- seconds whatever waits in the queues. New gauges may be added in any release.
+-- holdfast: role worker viewer
 create or replace function holdfast.gauges()
 returns table (name text, value double precision, meaning text)
 language plpgsql stable security definer

@@ -10,6 +10,7 @@
 --   workers    jobs wait for a task that no live worker serves: a warning, and critical once they wait for longer than
 --              age_warning (else a minute), so that nobody is woken by a deploy. Asked where worker_expected is true.
 --   paused     what waits in a paused queue is meant to wait: that is no more than a warning, and no worker is missed.
+-- holdfast: role viewer
 create or replace function holdfast.health(queue text default null)
 returns setof holdfast.queue_report
 language plpgsql stable security definer
@@ -136,6 +137,7 @@ $$;
 comment on function holdfast.health(text) is
   'How each queue is, or this one: OK, WARNING or CRITICAL by the thresholds of the queue, with a message that says how many jobs wait, for how long, and what is wrong.';
 
+-- holdfast: role viewer
 create or replace view holdfast.queue_health as
 select h.* from holdfast.health() h;
 comment on view holdfast.queue_health is 'How each queue is: OK, WARNING or CRITICAL, and why.';

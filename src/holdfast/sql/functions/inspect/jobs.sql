@@ -153,6 +153,7 @@ comment on function holdfast.live_jobs(uuid[]) is 'Those of these jobs that are 
 -- is shown to them. A barrier, or a condition of theirs could see rows before ours
 -- has left them out.
 -- The collation is that of the columns before they were masked: a view cannot change it.
+-- holdfast: role viewer
 create or replace view holdfast.jobs with (security_barrier) as
 select
   j.id,
@@ -212,6 +213,7 @@ $$;
 comment on function holdfast.job_as_seen(holdfast.every_job) is 'A job as whoever asks may see it.';
 
 -- One job with the errors of its attempts, for a person who looks at it.
+-- holdfast: role viewer
 create or replace function holdfast.job_errors(id uuid)
 returns table (attempt integer, failed_at timestamptz, worker uuid, error text, traceback text)
 language sql stable security definer
@@ -233,6 +235,7 @@ as $$
 $$;
 comment on function holdfast.job_errors(uuid) is 'What went wrong in each attempt of a job, oldest first.';
 
+-- holdfast: role producer viewer
 create or replace function holdfast.job(id uuid)
 returns setof holdfast.jobs
 language sql stable security definer
@@ -252,6 +255,7 @@ as $$
 $$;
 comment on function holdfast.job(uuid) is 'One job by its id.';
 
+-- holdfast: role worker viewer
 create or replace function holdfast.list_workers()
 returns table (id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
   started_at timestamptz, heartbeat_at timestamptz, recovered integer)

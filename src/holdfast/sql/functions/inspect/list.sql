@@ -11,6 +11,7 @@
 --   finished    the end of each day's table, where the last ones were written: 40 MB of it at most
 --
 -- So the list is complete, but for very many scheduled jobs and for finished ones that are both rare and long ago.
+-- holdfast: role viewer
 create or replace function holdfast.list_jobs(queue text default null, task text default null, state text default null, amount integer default 50)
 returns setof holdfast.jobs
 language plpgsql stable security definer

@@ -7,6 +7,7 @@
 --
 -- Workers get payloads as they are, from claim().
 
+-- holdfast: role viewer
 create or replace function holdfast.sees_payloads()
 returns boolean
 language sql stable security definer
@@ -146,6 +147,7 @@ comment on function holdfast.scrub(text, text[]) is 'A text with ***** for each 
 
 -- A value of a job (its payload, result, an event's data …) as whoever asks may see it. `in_full` is
 -- sees_payloads(), asked once for all rows.
+-- holdfast: role viewer
 create or replace function holdfast.as_seen(value jsonb, queue text, payload jsonb, in_full boolean)
 returns jsonb
 language plpgsql stable security definer
@@ -185,6 +187,7 @@ $$;
 comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is 'A value of a job of this queue and payload as whoever asks may see it.';
 
 -- The same for what a handler said in words: an error, a message, a stage.
+-- holdfast: role viewer
 create or replace function holdfast.text_as_seen(value text, queue text, payload jsonb, in_full boolean)
 returns text
 language plpgsql stable security definer
@@ -215,6 +218,7 @@ $$;
 comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is 'A text of a job of this queue and payload as whoever asks may see it.';
 
 -- The payload with its secrets in plain, for the owner alone, who could read the table as well.
+-- holdfast: role owner
 create or replace function holdfast.stored_payload(id uuid)
 returns jsonb
 language sql stable security definer

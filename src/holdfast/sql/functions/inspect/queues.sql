@@ -1,4 +1,5 @@
 -- The queues that hold live jobs or are paused or have settings of their own.
+-- holdfast: role worker viewer
 create or replace function holdfast.list_queues()
 returns table (name text, paused_at timestamptz, scheduled bigint, pending bigint, held bigint, oldest_at timestamptz)
 language sql stable security definer

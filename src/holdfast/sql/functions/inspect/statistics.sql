@@ -2,6 +2,7 @@
 -- Each queue, or each task of each queue: what is there now, and what was done in the last hour and the last day.
 --
 -- The last hour is sixty minutes, the last day twenty-four hours, each with the one that has just begun.
+-- holdfast: role viewer
 create or replace function holdfast.statistics(by text default 'queue', queue text default null)
 returns setof holdfast.statistic
 language plpgsql stable security definer
@@ -144,6 +145,7 @@ $$;
 comment on function holdfast.statistics(text, text) is
   'Each queue, or each task of it, with what waits, runs and is dead, and what was done in the last hour and day: throughput, share of failures, waiting and running times.';
 
+-- holdfast: role viewer
 create or replace view holdfast.queue_stats as
 select
   s.queue, s.paused_at, s.waiting, s.scheduled, s.running, s.dead, s.estimated, s.waiting_since,
@@ -156,6 +158,7 @@ select
 from holdfast.statistics('queue') s;
 comment on view holdfast.queue_stats is 'Each queue: what waits, runs and is dead, and what was done in the last hour and day.';
 
+-- holdfast: role viewer
 create or replace view holdfast.task_stats as
 select s.* from holdfast.statistics('task') s;
 comment on view holdfast.task_stats is 'Each task of each queue: what waits, runs and is dead, and what was done in the last hour and day.';

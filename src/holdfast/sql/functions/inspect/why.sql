@@ -6,6 +6,7 @@
 -- the heads of the lanes and by ids, so it answers at once however much waits. It
 -- takes no lock and writes nothing. Errors, payloads and messages are not quoted:
 -- they may hold what not everybody may see.
+-- holdfast: role viewer
 create or replace function holdfast.why(id uuid)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable security definer

@@ -1,4 +1,5 @@
 -- What was written to the audit log, the latest first.
+-- holdfast: role operator
 create or replace function holdfast.audit_log(
   amount integer default 50,
   target text default null,

@@ -42,6 +42,7 @@ as $$
 $$;
 comment on function holdfast.known_settings() is 'Every setting: what it may be, what it is after an install, and what it means.';
 
+-- holdfast: role operator
 create or replace function holdfast.configure(queue text, settings jsonb)
 returns table (name text, before jsonb, after jsonb)
 language plpgsql volatile security definer
@@ -281,6 +282,7 @@ as $$
 $$;
 comment on function holdfast.nearest(text, text[]) is 'The candidate that was probably meant, if any is near.';
 
+-- holdfast: role viewer
 create or replace function holdfast.settings(queue text default null)
 returns setof holdfast.setting
 language plpgsql stable security definer

@@ -18,6 +18,7 @@
 -- that comes twice the first time. All others, and everything with seconds, go
 -- with the time that passes: what is left out does not come, what comes twice
 -- comes twice.
+-- holdfast: role viewer
 create or replace function holdfast.next_occurrence(cron text, after timestamptz, zone text default 'UTC')
 returns timestamptz
 language plpgsql stable security definer

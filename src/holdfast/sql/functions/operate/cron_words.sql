@@ -5,6 +5,7 @@
 --   0 9 * * mon#2           at 09:00, on the second Monday of the month
 --
 -- What it stands for is said, not how it is written: `1-5` and `mon-fri` read alike.
+-- holdfast: role viewer
 create or replace function holdfast.cron_in_words(cron text)
 returns text
 language sql immutable strict security definer

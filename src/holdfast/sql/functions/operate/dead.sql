@@ -5,6 +5,7 @@
 -- Filters: a null matches everything; `error` is a part of the last error, in
 -- any case of letters.
 
+-- holdfast: role viewer
 create or replace function holdfast.list_dead(
   queue text default null,
   task text default null,
@@ -160,6 +161,7 @@ $$;
 comment on function holdfast.note_dead(text, bigint, text, text, text, timestamptz, timestamptz) is
   'Write to the audit log what was done to the dead letters that matched.';
 
+-- holdfast: role operator
 create or replace function holdfast.replay(id uuid, start_over boolean default false)
 returns text
 language plpgsql volatile security definer
@@ -179,6 +181,7 @@ $$;
 comment on function holdfast.replay(uuid, boolean) is
   'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the steps not if it is to start over. Returns pending.';
 
+-- holdfast: role operator
 create or replace function holdfast.replay_many(
   queue text default null,
   task text default null,
@@ -211,6 +214,7 @@ $$;
 comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
   'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
 
+-- holdfast: role operator
 create or replace function holdfast.purge(id uuid)
 returns void
 language plpgsql volatile security definer
@@ -227,6 +231,7 @@ end
 $$;
 comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors and steps.';
 
+-- holdfast: role operator
 create or replace function holdfast.purge_many(
   queue text default null,
   task text default null,
@@ -257,6 +262,7 @@ comment on function holdfast.purge_many(text, text, text, timestamptz, timestamp
   'Remove the dead jobs that match, or everything, for good, with their errors; returns how many.';
 
 -- Send a waiting job to the dead letters by hand.
+-- holdfast: role operator
 create or replace function holdfast.give_up(id uuid, reason text default null)
 returns text
 language plpgsql volatile security definer

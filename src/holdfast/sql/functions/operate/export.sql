@@ -2,6 +2,7 @@
 -- What waits for somebody to export it: whole days, and of a default partition what
 -- has come since the last export. Not while a transaction is open that has written
 -- there: its rows would be dropped unseen. Nobody else will, now that the day is over.
+-- holdfast: role owner
 create or replace function holdfast.due_exports()
 returns table (partition text, parent text, from_at timestamptz, until_at timestamptz, rows bigint, bytes bigint)
 language plpgsql stable security definer
@@ -61,6 +62,7 @@ as $$
 $$;
 comment on function holdfast.is_written(regclass) is 'Whether a transaction is open that has written to a table.';
 
+-- holdfast: role owner
 create or replace function holdfast.mark_exported(
   partition text,
   until timestamptz default null,
@@ -107,6 +109,7 @@ comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, te
   'Say that a partition was exported, so that it is dropped: of a default partition what is older than `until`. False if somebody had said so already.';
 
 -- For COPY: in a select list these hand out row by row, and keep nothing in memory.
+-- holdfast: role owner
 create or replace function holdfast.export_finished(from_at timestamptz, until_at timestamptz, of_default boolean)
 returns setof holdfast.finished
 language sql stable security definer
@@ -118,6 +121,7 @@ as $$
 $$;
 comment on function holdfast.export_finished(timestamptz, timestamptz, boolean) is 'The finished jobs of a time, or those of it that lie in the default partition.';
 
+-- holdfast: role owner
 create or replace function holdfast.export_event(from_at timestamptz, until_at timestamptz, of_default boolean)
 returns setof holdfast.event
 language sql stable security definer
@@ -129,6 +133,7 @@ as $$
 $$;
 comment on function holdfast.export_event(timestamptz, timestamptz, boolean) is 'The events of a time, or those of it that lie in the default partition.';
 
+-- holdfast: role owner
 create or replace function holdfast.export_columns(parent text)
 returns table (name text, type text)
 language sql stable security definer

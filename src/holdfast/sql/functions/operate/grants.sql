@@ -1,5 +1,6 @@
 -- Keeping roles to queues. Only the owner may.
 
+-- holdfast: role owner
 create or replace function holdfast.grant_queues(role text, queues text[])
 returns void
 language plpgsql volatile security definer
@@ -44,6 +45,7 @@ end
 $$;
 comment on function holdfast.check_queues(text) is 'Refuse what is neither the name of a queue nor the beginning of names with a star.';
 
+-- holdfast: role owner
 create or replace function holdfast.revoke_queues(role text, queues text[] default null)
 returns bigint
 language plpgsql volatile security definer
@@ -79,6 +81,7 @@ $$;
 comment on function holdfast.revoke_queues(text, text[]) is
   'Take queues away from a role that is kept to some; without queues it is kept to none any more, and may use all. Returns how many were taken.';
 
+-- holdfast: role owner
 create or replace function holdfast.list_grants()
 returns table (role text, queues text, granted_by text, granted_at timestamptz)
 language sql stable security definer

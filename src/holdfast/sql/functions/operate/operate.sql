@@ -22,6 +22,7 @@ comment on function holdfast.note(text, text, jsonb) is 'Write a line to the aud
 --
 -- Thousands of ids are looked up one by one all the same: a scan of the table
 -- would walk over what the calls before this one have removed.
+-- holdfast: role producer operator
 create or replace function holdfast.cancel_many(ids uuid[])
 returns table (id uuid, answer text)
 language plpgsql volatile security definer
@@ -79,6 +80,7 @@ $$;
 comment on function holdfast.cancel_many(uuid[]) is
   'Call jobs off: cancelled, requested (a worker holds it), the end state that it had already, or null for no such job.';
 
+-- holdfast: role producer operator
 create or replace function holdfast.cancel(id uuid)
 returns text
 language plpgsql volatile security definer
@@ -130,6 +132,7 @@ comment on function holdfast.pick_matching(text, text, text, integer, uuid) is '
 -- `amount`, so that no transaction holds a million rows: call it again with
 -- `after => last_id` until that is null. Whoever does reads every job once; to
 -- begin anew each time is right too, but walks over all that is gone already.
+-- holdfast: role operator
 create or replace function holdfast.cancel_matching(
   queue text default null,
   task text default null,
@@ -178,6 +181,7 @@ comment on function holdfast.cancel_matching(text, text, text, integer, uuid, bo
   'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
+-- holdfast: role worker
 create or replace function holdfast.cancels(worker uuid)
 returns table (id uuid, lease uuid)
 language sql stable security definer
@@ -231,6 +235,7 @@ comment on function holdfast.refuse_transition(uuid, text, text, text) is
   'Raise the error for a job that is not in the state for what is wanted of it, or not there at all.';
 
 -- Do not wait for the time or the backoff: a scheduled job becomes pending now.
+-- holdfast: role operator
 create or replace function holdfast.run_now(id uuid)
 returns text
 language plpgsql volatile security definer
@@ -275,6 +280,7 @@ $$;
 comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending at once, and due now.';
 
 -- A paused queue takes jobs in but hands none out; what runs goes on.
+-- holdfast: role operator
 create or replace function holdfast.pause(queue text)
 returns void
 language plpgsql volatile security definer
@@ -291,6 +297,7 @@ end
 $$;
 comment on function holdfast.pause(text) is 'Stop handing out the jobs of a queue; those that run go on.';
 
+-- holdfast: role operator
 create or replace function holdfast.resume(queue text)
 returns void
 language plpgsql volatile security definer
@@ -311,6 +318,7 @@ comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queu
 -- Another time for a job that waits for its time or its backoff. One that has been
 -- reached makes it pending at once. The time is read once the job is locked: it may
 -- have passed meanwhile, and no scheduled job may stand behind the low-water mark.
+-- holdfast: role operator
 create or replace function holdfast.reschedule(id uuid, run_at timestamptz default null, delay interval default null)
 returns timestamptz
 language plpgsql volatile security definer

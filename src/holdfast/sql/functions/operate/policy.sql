@@ -1,6 +1,7 @@
 -- How a task is retried, changed at run time; what is null is left to the queue
 -- and the defaults. A policy that is declared in code gives way to one that an
 -- operator has set.
+-- holdfast: role operator
 create or replace function holdfast.set_retry_policy(
   task text,
   max_attempts integer default null,
@@ -73,6 +74,7 @@ comment on function holdfast.set_retry_policy(text, integer, interval, double pr
   'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
 
 -- For a worker, that says what its code does, and may say no more.
+-- holdfast: role worker operator
 create or replace function holdfast.declare_retry_policy(
   task text,
   max_attempts integer default null,
@@ -94,6 +96,7 @@ comment on function holdfast.declare_retry_policy(text, integer, interval, doubl
 
 -- Forget what was set: the task follows its queue and the default again, and a
 -- worker that declares a policy may write it at its next start.
+-- holdfast: role operator
 create or replace function holdfast.reset_retry_policy(task text)
 returns boolean
 language plpgsql volatile security definer
@@ -128,6 +131,7 @@ as $$
 $$;
 comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is 'What differs between two policies of a task, before and after; a missing one says nothing.';
 
+-- holdfast: role viewer
 create or replace function holdfast.list_retry_policies()
 returns table (task text, max_attempts integer, base interval, factor double precision, cap interval, jitter double precision,
   declared boolean)

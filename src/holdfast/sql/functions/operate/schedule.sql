@@ -1,6 +1,7 @@
 -- Manage schedules: add, change, pause, resume, remove and list them. fire.sql fires them.
 
 -- Add a schedule, which runs a task at regular times.
+-- holdfast: role operator
 create or replace function holdfast.add_schedule(
   name text,
   task text,
@@ -69,6 +70,7 @@ comment on function holdfast.add_schedule(text, text, text, interval, text, json
   'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, as code says it at each start, one of this name is changed to this, unless an operator has made or changed that.';
 
 -- For a worker, that says what its code does, and may say no more.
+-- holdfast: role worker operator
 create or replace function holdfast.declare_schedule(
   name text,
   task text,
@@ -97,6 +99,7 @@ comment on function holdfast.declare_schedule(text, text, text, interval, text, 
 
 -- Change what is given, and leave the rest. A paused schedule stays paused, and one
 -- that code has declared is the operator's from now on.
+-- holdfast: role operator
 create or replace function holdfast.change_schedule(
   name text,
   task text default null,
@@ -251,6 +254,7 @@ end
 $$;
 comment on function holdfast.seen_schedule(text) is 'A schedule by its name; refused if there is none.';
 
+-- holdfast: role operator
 create or replace function holdfast.pause_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -272,6 +276,7 @@ comment on function holdfast.pause_schedule(text) is 'Let the times of a schedul
 
 -- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
 -- was owed before.
+-- holdfast: role operator
 create or replace function holdfast.resume_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -295,6 +300,7 @@ end
 $$;
 comment on function holdfast.resume_schedule(text) is 'Go on with a paused schedule at its next time; whether it was paused.';
 
+-- holdfast: role operator
 create or replace function holdfast.remove_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -314,6 +320,7 @@ comment on function holdfast.remove_schedule(text) is 'Forget a schedule; its jo
 
 -- A job besides its times, which go on as they were; paused or not. It locks
 -- nothing that the times wait for, unless they must not overlap with it.
+-- holdfast: role operator
 create or replace function holdfast.run_schedule(name text)
 returns uuid
 language plpgsql volatile security definer
@@ -335,6 +342,7 @@ end
 $$;
 comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
 
+-- holdfast: role worker viewer
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
   name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer,
@@ -354,6 +362,7 @@ $$;
 comment on function holdfast.list_schedules(integer) is
   'All schedules, with the times to come, this many of each (none if it is paused), and what they say in words.';
 
+-- holdfast: role viewer
 create or replace function holdfast.upcoming(name text, amount integer default 5)
 returns setof timestamptz
 language sql stable security definer
