@@ -16,7 +16,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_name(text, text) is 'Refuse a queue, task or other name that breaks the rules.';
+comment on function holdfast.check_name(text, text) is
+  'Refuse a queue, task or other name that breaks the rules.';
 
 create or replace function holdfast.refuse_value(field text, value text, rule text)
 returns void
@@ -30,7 +31,8 @@ begin
     detail = jsonb_build_object('field', field, 'value', left(value, 120));
 end
 $$;
-comment on function holdfast.refuse_value(text, text, text) is 'Raise the error for a value outside its limits.';
+comment on function holdfast.refuse_value(text, text, text) is
+  'Raise the error for a value outside its limits.';
 
 create or replace function holdfast.check_priority(priority integer)
 returns void
@@ -56,7 +58,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_max_attempts(integer) is 'Refuse a number of attempts outside its range; null means the default.';
+comment on function holdfast.check_max_attempts(integer) is
+  'Refuse a number of attempts outside its range; null means the default.';
 
 -- When a job is due: null for at once. A time far in the past is only late;
 -- one more than a century ahead is a mistake, often milliseconds read as seconds.
@@ -81,7 +84,8 @@ begin
   return run_at;
 end
 $$;
-comment on function holdfast.due_time(timestamptz, interval, timestamptz) is 'The time at which a job is due, checked; null for at once.';
+comment on function holdfast.due_time(timestamptz, interval, timestamptz) is
+  'The time at which a job is due, checked; null for at once.';
 
 -- The size is that of the JSON text as claims hand it out. What is stored says
 -- little about it: 1e100000 takes 16 bytes there and 100,001 as text.
@@ -100,7 +104,8 @@ begin
     hint = 'Store the data elsewhere (a table, a bucket) and put a reference to it into the payload.';
 end
 $$;
-comment on function holdfast.refuse_payload(uuid, jsonb, integer) is 'Raise the error for a payload whose JSON text is over the limit.';
+comment on function holdfast.refuse_payload(uuid, jsonb, integer) is
+  'Raise the error for a payload whose JSON text is over the limit.';
 
 -- Headers travel with every claim, beside the payload and in addition to it. Some names are
 -- our own: `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). Without a SET
@@ -114,7 +119,8 @@ as $$
     and not headers ?| '{resumes,schedule,tick}'
     and holdfast.is_readable(headers, headers::text)
 $$;
-comment on function holdfast.are_headers(jsonb) is 'Whether these are headers that a job may be enqueued with.';
+comment on function holdfast.are_headers(jsonb) is
+  'Whether these are headers that a job may be enqueued with.';
 
 create or replace function holdfast.refuse_headers(headers jsonb)
 returns void
@@ -126,7 +132,8 @@ begin
     perform holdfast.refuse_value('headers', jsonb_typeof(headers), 'must be an object');
   elsif octet_length(headers::text) > 8192 then
     perform holdfast.refuse_value(
-      'headers', octet_length(headers::text) || ' bytes', 'may have 8192 bytes: put the rest into the payload');
+      'headers', octet_length(headers::text) || ' bytes',
+        'may have 8192 bytes: put the rest into the payload');
   end if;
   perform holdfast.refuse_value('headers', format('"%s"', k), 'this name is the queue''s own; take another')
   from jsonb_object_keys(headers) k
@@ -154,7 +161,8 @@ as $$
       or (said ~ '\d{40}' and holdfast.has_long_number(value))
     )
 $$;
-comment on function holdfast.is_readable(jsonb, text) is 'Whether a value has at most 200 levels, and no number that a double cannot hold.';
+comment on function holdfast.is_readable(jsonb, text) is
+  'Whether a value has at most 200 levels, and no number that a double cannot hold.';
 
 create or replace function holdfast.has_long_number(value jsonb)
 returns boolean
@@ -162,7 +170,8 @@ language sql immutable
 as $$
   select jsonb_path_exists(value, 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)')
 $$;
-comment on function holdfast.has_long_number(jsonb) is 'Whether there is a number in a value that a double cannot hold.';
+comment on function holdfast.has_long_number(jsonb) is
+  'Whether there is a number in a value that a double cannot hold.';
 
 create or replace function holdfast.check_json(field text, value jsonb)
 returns void
@@ -196,7 +205,8 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception using
       errcode = 'HF009',
-      message = format('holdfast.%s cannot run in a %s transaction', verb, current_setting('transaction_isolation')),
+      message = format(
+        'holdfast.%s cannot run in a %s transaction', verb, current_setting('transaction_isolation')),
       detail = jsonb_build_object('level', current_setting('transaction_isolation')),
       hint = 'Call it in a transaction of its own at READ COMMITTED.';
   end if;

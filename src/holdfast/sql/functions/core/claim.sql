@@ -110,7 +110,8 @@ begin
 end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
-  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs above that '
+  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs'
+  ' above that '
   'priority. A missing worker id or lease is generated.';
 
 -- Claim level by level: the lanes of one priority and kind at a time, the most urgent first.
@@ -119,7 +120,8 @@ comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer)
 -- them, and takes what fits (take). The body is long on purpose: a function for the lock
 -- would have to return five values, two of them arrays, for each round.
 create or replace function holdfast.claim_by_level(
-  queues text[], tasks text[], above integer, amount integer, room bigint, worker uuid, lease uuid, now_at timestamptz
+  queues text[], tasks text[], above integer, amount integer, room bigint, worker uuid, lease uuid,
+    now_at timestamptz
 )
 returns setof holdfast.claimed_job
 language plpgsql volatile
@@ -185,7 +187,8 @@ begin
         where l.first <= cut
       ) k;
       if picked.is_mixed then -- each lane is in order, but not all of them together
-        picked.places := array(select k.place from unnest(picked.places, picked.seqs) k (place, seq) order by k.seq);
+        picked.places := array(
+          select k.place from unnest(picked.places, picked.seqs) k (place, seq) order by k.seq);
       end if;
       if picked.total > room_left then
         select f.amount, f.bytes into picked.amount, picked.total
@@ -235,10 +238,12 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.claim_by_level(text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
+comment
+  on function holdfast.claim_by_level(text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
   'Claim many jobs, suspects, or jobs from several lanes; a part of claim().';
 
--- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the places given.
+-- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the
+-- places given.
 --
 -- One TID scan finds all of them. A join by place would begin a scan for each job, and each
 -- scan asks the system how long the table is, which takes 1 µs. A TID scan returns rows in
@@ -268,12 +273,14 @@ begin
         attempt = j.attempt + 1,
         -- The job may have come, or fallen due, after this call read the clock. Its own time would
         -- be wrong if the clock was set back.
-        claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
+        claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock()
+          else now_at end,
         changed_at = now_at
       where j.ctid = any(places)
       returning
         j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts,
-        take.queues[array_position(lanes, j.lane_id)], take.priority, is_suspect, j.worker_id, j.created_at, j.headers;
+        take.queues[array_position(lanes, j.lane_id)], take.priority, is_suspect, j.worker_id, j.created_at,
+          j.headers;
   else
     ranks := array(select u.n from unnest(places) with ordinality u (place, n) order by u.place);
     return query
@@ -303,7 +310,8 @@ begin
     cross join lateral (select l.task from holdfast.lane l where l.queue = q.name offset 0) l);
 end
 $$;
-comment on function holdfast.tasks_of(text[]) is 'Return the tasks of all lanes of some queues, or of every queue.';
+comment on function holdfast.tasks_of(text[]) is
+  'Return the tasks of all lanes of some queues, or of every queue.';
 
 -- The lanes that have something to hand out, and where: what lies between the head and
 -- the first job is walked over here, and not again. Without a SET clause, as the next
@@ -315,7 +323,8 @@ as $$
   select l.id, l.queue, l.priority, l.kind, first.seq
   from (
     -- Either by an index: what is not asked for costs nothing, however many lanes others have.
-    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and l.queue = any(lanes_at_work.queues)
+    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks)
+      and l.queue = any(lanes_at_work.queues)
     union all
     select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and lanes_at_work.queues is null
   ) l
@@ -331,7 +340,8 @@ as $$
   where (lanes_at_work.above is null or l.priority > lanes_at_work.above)
     and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
 $$;
-comment on function holdfast.lanes_at_work(text[], text[], integer) is 'The lanes that have jobs to claim, and the place of the first one.';
+comment on function holdfast.lanes_at_work(text[], text[], integer) is
+  'The lanes that have jobs to claim, and the place of the first one.';
 
 -- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first
 -- job of each; the largest place there is, if there are fewer jobs.
@@ -428,7 +438,8 @@ as $$
     and w.left_at is null
     and w.heartbeat_at > now_at - w.lease_time / 3
 $$;
-comment on function holdfast.attending(uuid, timestamptz) is 'A row if a worker is known and was heard of lately.';
+comment on function holdfast.attending(uuid, timestamptz) is
+  'A row if a worker is known and was heard of lately.';
 
 -- How large a payload may be when it is sent. How large one is that was compressed is
 -- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
@@ -439,10 +450,12 @@ language sql stable
 as $$
   select case
     when pg_column_compression(payload) is null then pg_column_size(payload)
-    else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer -- two of them have room in an integer
+    -- two of them have room in an integer
+    else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer
   end
 $$;
-comment on function holdfast.bytes_at_most(jsonb) is 'How large a payload may be when it is sent, told without unpacking it.';
+comment on function holdfast.bytes_at_most(jsonb) is
+  'How large a payload may be when it is sent, told without unpacking it.';
 
 -- How many of the jobs at these places have room together, and how large they are. No
 -- more of them are unpacked than have room.
@@ -460,8 +473,11 @@ begin
   bytes := 0;
   foreach place in array places loop
     select
-      case when pg_column_compression(j.payload) is null then pg_column_size(j.payload) else octet_length(j.payload::text) end
-      + coalesce(case when pg_column_compression(j.headers) is null then pg_column_size(j.headers) else octet_length(j.headers::text) end, 0)
+      case when pg_column_compression(j.payload) is null then pg_column_size(j.payload)
+        else octet_length(j.payload::text) end
+      + coalesce(
+        case when pg_column_compression(j.headers) is null then pg_column_size(j.headers)
+        else octet_length(j.headers::text) end, 0)
     into size
     from holdfast.live j
     where j.ctid = place;
@@ -472,7 +488,8 @@ begin
   return next;
 end
 $$;
-comment on function holdfast.fitting(tid[], bigint) is 'How many of the first jobs have payloads that have room together, and how large these are.';
+comment on function holdfast.fitting(tid[], bigint) is
+  'How many of the first jobs have payloads that have room together, and how large these are.';
 
 -- What a claim took, for a caller whose reply was lost on the way.
 -- holdfast: role worker
@@ -495,4 +512,5 @@ as $$
     and j.lease = claimed.lease
   order by l.priority desc, l.kind desc, j.seq
 $$;
-comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
+comment on function holdfast.claimed(uuid, uuid) is
+  'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';

@@ -8,4 +8,5 @@ language sql volatile parallel safe
 as 'select clock_timestamp()';
 
 comment on function holdfast.clock() is 'The time by which everything is judged: the database''s own.';
-comment on function holdfast.new_id() is 'A new job id: a UUID of version 7, so ids sort by the time they were made.';
+comment on function holdfast.new_id() is
+  'A new job id: a UUID of version 7, so ids sort by the time they were made.';

@@ -6,6 +6,9 @@
 --
 -- `max_attempts` belongs to this call and wins over everything. `declared_attempts` is
 -- what the code of the task says: a policy that an operator has set wins over it.
+--
+-- The body is long on purpose: a single enqueue takes 70 µs, and each function that it calls
+-- adds 5 to 10.
 -- holdfast: role producer
 create or replace function holdfast.enqueue(
   task text,
@@ -70,7 +73,8 @@ begin
   for look in 1..3 loop
     insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
-      job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts), due_at, now_at
+      job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts),
+        due_at, now_at
     from holdfast.lane l
     where l.queue = enqueue.queue
       and l.task = enqueue.task
@@ -110,14 +114,19 @@ begin
   return job_id;
 end
 $$;
-comment on function holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer) is
+comment
+  on function holdfast.enqueue(
+  text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer) is
   'Put one job on a queue; it exists if and only if the calling transaction commits. Returns its id.';
 select holdfast.replace_function(
-  'holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb)', -- without declared_attempts
+  -- without declared_attempts
+  'holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb)',
   'holdfast.enqueue(text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer)');
 
 -- Put many jobs on their queues in one call: every array is as long as `tasks`,
 -- or null for the default; an element may be null too. All of them or none.
+--
+-- The body is long on purpose: it is one statement behind the checks of its arguments.
 -- holdfast: role producer
 create or replace function holdfast.enqueue_many(
   tasks text[],
@@ -177,11 +186,14 @@ begin
       u.declared_attempts,
       u.id as given_id,
       coalesce(u.id, holdfast.new_id()) as id,
-      case when u.run_at is not null or u.delay is not null then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
+      case when u.run_at is not null or u.delay is not null
+        then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
     from unnest(
-      tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids, enqueue_many.headers,
+      tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids,
+        enqueue_many.headers,
       enqueue_many.declared_attempts
-    ) with ordinality u (task, payload, queue, priority, run_at, delay, max_attempts, id, headers, declared_attempts, n)
+    ) with ordinality u (
+      task, payload, queue, priority, run_at, delay, max_attempts, id, headers, declared_attempts, n)
   ),
   -- Once per distinct queue, priority and task, not once per job.
   placed as materialized (
@@ -215,7 +227,8 @@ begin
     insert into holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       g.id, p.lane_id, g.task, g.payload, g.headers,
-      coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts), g.due_at, now_at
+      coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts),
+        g.due_at, now_at
     from given g
     join placed p on p.queue = g.queue and p.priority = g.priority and p.task = g.task
     where g.given_id is null or g.n in (select f.n from fresh f)
@@ -226,11 +239,16 @@ begin
   return query select unnest(new_ids);
 end
 $$;
-comment on function holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[]) is
+comment
+  on function holdfast.enqueue_many(
+  text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[]) is
   'Put many jobs on their queues in one call, all or none. Returns their ids in the order given.';
 select holdfast.replace_function(
-  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[])', -- without declared_attempts
-  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[])');
+  -- without declared_attempts
+  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], '
+  'jsonb[])',
+  'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], '
+  'jsonb[], integer[])');
 
 -- Note an id that a caller supplied. True if it is new; false if it was used
 -- for the very same task and payload; an error if for another.
@@ -273,14 +291,17 @@ begin
   end if;
   raise exception using
     errcode = 'HF007',
-    message = format('id %s is already used for another %s', use_id.id, case when used.task = use_id.task then 'payload' else 'task' end),
+    message = format(
+      'id %s is already used for another %s', use_id.id, case when used.task = use_id.task then 'payload'
+      else 'task' end),
     detail = jsonb_build_object(
       'id', use_id.id,
       'field', case when used.task = use_id.task then 'payload' else 'task' end),
     hint = 'Use a new id for a new job; the same id is only for repeating the same call.';
 end
 $$;
-comment on function holdfast.use_id(uuid, text, jsonb, timestamptz, text) is 'Note an id that a caller supplied; false if the same job has it already.';
+comment on function holdfast.use_id(uuid, text, jsonb, timestamptz, text) is
+  'Note an id that a caller supplied; false if the same job has it already.';
 
 create or replace function holdfast.refuse_id(id uuid)
 returns void
@@ -295,4 +316,5 @@ begin
     hint = 'Use a new id for a new job.';
 end
 $$;
-comment on function holdfast.refuse_id(uuid) is 'Raise the error for an id that is not the caller''s to use, without a word on its job.';
+comment on function holdfast.refuse_id(uuid) is
+  'Raise the error for an id that is not the caller''s to use, without a word on its job.';

@@ -50,7 +50,8 @@ begin
   select e.id, e.queue, e.task, e.attempt, e.name, e.data, now_at, number
   from (
     select e.*, row_number() over (partition by e.id order by e.n desc) as from_last
-    from unnest(ids, queues, tasks, attempts, names, datas) with ordinality e (id, queue, task, attempt, name, data, n)
+    from unnest(ids, queues, tasks, attempts, names, datas) with ordinality e (
+      id, queue, task, attempt, name, data, n)
   ) e
   where full_ids is null
     or e.id <> all(full_ids)
@@ -58,7 +59,8 @@ begin
   order by e.n;
 end
 $$;
-comment on function holdfast.log_events(uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
+comment
+  on function holdfast.log_events(uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
   'Write events of jobs in the order given.';
 
 -- The same for one event each of jobs that are still there.
@@ -75,14 +77,18 @@ as $$
 begin
   if cardinality(ids) > 0 then
     perform holdfast.log_events(
-      array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name), array_agg(i.data), now_at)
+      array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name),
+        array_agg(i.data), now_at)
     from unnest(ids, datas) i (id, data)
-    cross join lateral (select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
+    cross
+      join lateral (
+      select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
     join holdfast.lane l on l.id = j.lane_id;
   end if;
 end
 $$;
-comment on function holdfast.log_live(uuid[], text, jsonb[], timestamptz) is 'Write an event of each of these live jobs.';
+comment on function holdfast.log_live(uuid[], text, jsonb[], timestamptz) is
+  'Write an event of each of these live jobs.';
 
 create or replace function holdfast.check_event(name text, data jsonb)
 returns void
@@ -102,7 +108,8 @@ begin
   perform holdfast.check_json('data', data);
 end
 $$;
-comment on function holdfast.check_event(text, jsonb) is 'Refuse an event with a name that is not allowed, or with too much data.';
+comment on function holdfast.check_event(text, jsonb) is
+  'Refuse an event with a name that is not allowed, or with too much data.';
 
 -- Publish an event of a running job, under its lease.
 -- holdfast: role worker
@@ -121,7 +128,8 @@ begin
   perform holdfast.log_live(array[publish.id], publish.name, array[publish.data], holdfast.clock());
 end
 $$;
-comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an event of a running job under its lease.';
+comment on function holdfast.publish(uuid, uuid, text, jsonb) is
+  'Publish an event of a running job under its lease.';
 
 -- The same for many, as a worker flushes them. Its events of one lease are
 -- numbered, so that what is sent again after a lost reply is written once. Returns
@@ -129,7 +137,8 @@ comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an eve
 -- transaction has locked, of which nothing was written.
 -- holdfast: role worker
 create or replace function holdfast.publish_many(
-  ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean default false)
+  ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[],
+    skip_locked boolean default false)
 returns table (publish_many uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -156,13 +165,17 @@ begin
   select array_agg(x.job_id), array_agg(x.published) into held, published
   from (
     select x.job_id, x.published
-    from (select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(others) order by r.id offset 0) r
+    from (
+      select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(others)
+      order by r.id offset 0) r
     cross join lateral (
-      select x.job_id, x.published from holdfast.running x where x.job_id = r.id and x.lease = r.lease for update
+      select x.job_id, x.published from holdfast.running x where x.job_id = r.id
+        and x.lease = r.lease for update
     ) x
   ) x;
   perform holdfast.log_events(
-    array_agg(e.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(e.name), array_agg(e.data),
+    array_agg(e.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(e.name),
+      array_agg(e.data),
     holdfast.clock(), 10000)
   from (
     select e.id, e.name, e.data
@@ -183,7 +196,8 @@ begin
 end
 $$;
 comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[], boolean) is
-  'Publish numbered events of running jobs; returns the jobs that are no longer held, and with skip_locked those that another transaction has locked.';
+  'Publish numbered events of running jobs; returns the jobs that are no longer held, and with skip_locked '
+  'those that another transaction has locked.';
 
 -- Reading. A cursor says what was seen: for one job the id of its last event; for a
 -- queue, or all of them, a snapshot, because transactions may commit late. What is
@@ -224,7 +238,8 @@ begin
       perform holdfast.refuse_value('after', read_events.after, 'is not a cursor of one job''s events');
     end if;
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, e.id::text
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at,
+        e.id::text
       from holdfast.event e
       where e.job_id = read_events.job_id
         and (everything or e.queue = any((select holdfast.queues_in_reach())::text[]))
@@ -249,16 +264,22 @@ begin
     end if;
   exception when invalid_text_representation or numeric_value_out_of_range then
     perform holdfast.refuse_value(
-      'after', read_events.after, 'is not a cursor of the events of a queue, or of all; those of a job have their own');
+      'after', read_events.after,
+        'is not a cursor of the events of a queue, or of all; those of a job have their own');
   end;
   if greatest(pg_snapshot_xmax(old_seen), pg_snapshot_xmax(new_seen)) > pg_snapshot_xmax(now_seen) then
-    perform holdfast.refuse_value('after', read_events.after, 'is a cursor of another server: begin with after => null for all events that are kept, or with holdfast.event_cursor() for those to come');
+    perform holdfast.refuse_value(
+      'after', read_events.after,
+      'is a cursor of another server: begin with after => null for all events that are kept, or with '
+      'holdfast.event_cursor() for those to come');
   end if;
 
   loop
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
-      from holdfast.events_between(read_events.queue, old_seen, new_seen, from_id, read_events.amount - found_rows) e
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at,
+        concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
+      from holdfast.events_between(
+        read_events.queue, old_seen, new_seen, from_id, read_events.amount - found_rows) e
       order by e.id;
     get diagnostics found_rows = row_count;
     exit when new_seen::text = now_seen::text or found_rows >= read_events.amount;
@@ -278,10 +299,12 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select case when given.data is not null then
-    holdfast.as_seen(given.data, given.queue, (select f.payload from holdfast.found_job(given.job_id) f), in_full)
+    holdfast.as_seen(
+      given.data, given.queue, (select f.payload from holdfast.found_job(given.job_id) f), in_full)
   end
 $$;
-comment on function holdfast.event_as_seen(holdfast.event, boolean) is 'The data of an event as whoever asks may see it.';
+comment on function holdfast.event_as_seen(holdfast.event, boolean) is
+  'The data of an event as whoever asks may see it.';
 
 -- What is visible now. What this transaction itself has written is not yet, nor on a
 -- standby what comes after the oldest open transaction: it does not know which are.
@@ -295,15 +318,18 @@ as $$
     when o.own is null or o.own >= pg_snapshot_xmax(s.seen) then s.seen
     else format(
       '%s:%s:%s', least(pg_snapshot_xmin(s.seen), o.own), pg_snapshot_xmax(s.seen),
-      (select string_agg(x.xid::text, ',' order by x.xid) from (select pg_snapshot_xip(s.seen) as xid union select o.own) x)
+      (select string_agg(x.xid::text, ',' order by x.xid)
+        from (select pg_snapshot_xip(s.seen) as xid union select o.own) x)
     )::pg_snapshot
   end, (select holdfast.xid_shift()))
   from (select pg_current_snapshot() as seen) s, (select pg_current_xact_id_if_assigned() as own) o
 $$;
-comment on function holdfast.seen_now() is 'The snapshot of this moment, without what this transaction itself has written.';
+comment on function holdfast.seen_now() is
+  'The snapshot of this moment, without what this transaction itself has written.';
 
 -- The events that the one snapshot did not show and the other does, by id.
-create or replace function holdfast.events_between(queue text, old_seen pg_snapshot, new_seen pg_snapshot, from_id bigint, amount bigint)
+create or replace function holdfast.events_between(
+  queue text, old_seen pg_snapshot, new_seen pg_snapshot, from_id bigint, amount bigint)
 returns setof holdfast.event
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -358,4 +384,5 @@ as $$
     else coalesce((select max(e.id) from holdfast.event e where e.job_id = event_cursor.job_id), 0)::text
   end
 $$;
-comment on function holdfast.event_cursor(uuid) is 'The cursor of this moment in the events of a job, or else of a queue or all.';
+comment on function holdfast.event_cursor(uuid) is
+  'The cursor of this moment in the events of a job, or else of a queue or all.';

@@ -66,7 +66,8 @@ begin
   end if;
   perform holdfast.check_reports(ids, leases, outcomes);
   if results is not null then
-    perform holdfast.check_json('result', r) from unnest(results) r where not holdfast.is_readable(r, r::text);
+    perform holdfast.check_json('result', r) from unnest(results) r
+      where not holdfast.is_readable(r, r::text);
   end if;
   shown := leases;
 
@@ -128,7 +129,8 @@ begin
     elsif locked then
       perform holdfast.refuse_doubles(ids);
       places := array(
-        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n) order by i.n
+        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n)
+          order by i.n
       );
       if skip_locked then -- nothing below may take a skipped job for one of ours
         leases := array(
@@ -143,7 +145,8 @@ begin
     end if;
     -- Their lanes once, not for each job: as long as anyone holds an old snapshot,
     -- a look-up walks over a version for each move of the head.
-    select array_agg(l.id) as ids, array_agg(l.queue) as queues, array_agg(l.priority) as priorities into lanes
+    select array_agg(l.id) as ids, array_agg(l.queue) as queues,
+      array_agg(l.priority) as priorities into lanes
     from holdfast.lane l
     where l.id = any(found.lanes);
     now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
@@ -152,31 +155,38 @@ begin
 
     with gone as (
       delete from holdfast.live j
-      using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
+      using unnest(ids, leases, places, outcomes, results, errors, durations) r (
+        id, lease, place, outcome, result, error, duration)
       where j.ctid = r.place
         and j.id = r.id
         and j.lease = r.lease
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
       returning
-        j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at, j.created_at, j.claimed_at,
+        j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at,
+          j.created_at, j.claimed_at,
         coalesce(r.outcome, 'completed') as outcome, r.result, coalesce(r.error, j.last_error) as last_error,
         array_position(lanes.ids, j.lane_id) as lane,
         -- Never before the claim, nor after now: the worker's measure is its own.
         greatest(
           coalesce(
-            case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
-            now_at - case when r.duration is not null then least(greatest(r.duration, 0), 1e9) end * interval '1 second',
+            case when started
+              then (
+              select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
+            now_at - case when r.duration is not null
+              then least(greatest(r.duration, 0), 1e9) end * interval '1 second',
             j.claimed_at),
           j.claimed_at) as started_at,
         date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)) as waited
     ),
     kept as (
       insert into holdfast.finished (
-        id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+        id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result,
+          last_error,
         run_at, created_at, claimed_at, started_at, finished_at, duration
       )
       select
-        g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
+        g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome,
+          g.attempt, g.max_attempts,
         g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
         g.started_at, now_at, now_at - g.started_at
       from gone g
@@ -185,10 +195,13 @@ begin
     counted as (
       insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
       select
-        now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs), array_agg(c.waited), array_agg(c.ran)
+        now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs),
+          array_agg(c.waited), array_agg(c.ran)
       from (
         select
-          g.lane, g.outcome, holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket, count(*) as jobs,
+          g.lane, g.outcome,
+            holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket,
+            count(*) as jobs,
           sum(greatest(g.waited, 0)) as waited, sum(date_part('epoch', now_at - g.started_at)) as ran
         from gone g
         group by 1, 2, 3
@@ -234,29 +247,37 @@ begin
       from unnest(ids, shown, outcomes) r (id, lease, outcome)
       cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
       where v.sqlstate is not null
-        -- Still held under this lease, so it was skipped. A repeated report is accepted also while another claim holds the job.
-        or (skip_locked and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
+        -- Still held under this lease, so it was skipped. A repeated report is accepted also while another
+        -- claim holds the job.
+        or (skip_locked
+          and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
   end if;
 end
 $$;
 comment on function holdfast.finish(
   uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[], boolean) is
-  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why; with skip_locked also those that another transaction has locked, as 55P03.';
+  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and'
+  ' why; with skip_locked also those that another transaction has locked, as 55P03.';
 
 -- The events of jobs that finish() has just completed or cancelled: for a completed
 -- one only if it has others, which those in `maybe` may have.
-create or replace function holdfast.log_ends(ids uuid[], leases uuid[], outcomes text[], maybe uuid[], begun_at timestamptz)
+create or replace function holdfast.log_ends(
+  ids uuid[], leases uuid[], outcomes text[], maybe uuid[], begun_at timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.log_events(
-    array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt), array_agg('job.' || f.state),
-    array_agg(case when f.state = 'cancelled' then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
+    array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt),
+      array_agg('job.' || f.state),
+    array_agg(
+      case when f.state = 'cancelled'
+      then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
     max(f.finished_at))
   from unnest(ids, leases, outcomes) r (id, lease, outcome)
   cross join lateral (
-    select f.* from holdfast.finished f where f.id = r.id and f.lease = r.lease and f.finished_at >= begun_at offset 0
+    select f.* from holdfast.finished f where f.id = r.id and f.lease = r.lease
+      and f.finished_at >= begun_at offset 0
   ) f
   where r.outcome = 'cancelled'
     or (
@@ -266,7 +287,8 @@ as $$
       and exists (select from holdfast.event_count c where c.job_id = r.id offset 0)
     )
 $$;
-comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is 'Write the events of jobs that were just completed or cancelled.';
+comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is
+  'Write the events of jobs that were just completed or cancelled.';
 
 create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
 returns void
@@ -276,10 +298,13 @@ as $$
 declare
   odd text;
 begin
-  if cardinality(ids) is distinct from cardinality(leases) or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
-    perform holdfast.refuse_value('leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
+  if cardinality(ids) is distinct from cardinality(leases)
+    or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
+    perform holdfast.refuse_value(
+      'leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
   end if;
-  if not coalesce(array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
+  if not coalesce(
+    array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
     select o into odd from unnest(outcomes) o
     where o <> all('{completed,cancelled,failed,snoozed,released,interrupted}') limit 1;
     perform holdfast.refuse_value(

@@ -37,7 +37,8 @@ begin
 end
 $$;
 comment on function holdfast.lane(text, integer, text, integer) is
-  'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in lane_id.';
+  'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in '
+  'lane_id.';
 
 create or replace function holdfast.make_lane(queue text, priority integer, task text, kind integer)
 returns integer
@@ -58,7 +59,8 @@ as $$
   )
   select m.id from made m
 $$;
-comment on function holdfast.make_lane(text, integer, text, integer) is 'Make a lane, without a check, and return its id.';
+comment on function holdfast.make_lane(text, integer, text, integer) is
+  'Make a lane, without a check, and return its id.';
 
 -- Two that come at once may both be let in: the limit is not exact.
 create or replace function holdfast.check_lanes(queue text, priority integer, task text)
@@ -78,16 +80,20 @@ begin
   if lanes >= lane_limit then
     raise exception using
       errcode = 'HF019',
-      message = format('queue %s has %s lanes, and its lane_limit is %s: there is none for task %s at priority %s',
+      message = format(
+        'queue %s has %s lanes, and its lane_limit is %s: there is none for task %s at priority %s',
         check_lanes.queue, lanes, lane_limit, check_lanes.task, check_lanes.priority),
       detail = jsonb_build_object('queue', check_lanes.queue, 'lanes', lanes, 'limit', lane_limit),
-      hint = format('Each task and each priority takes a lane: put what differs from job to job into the payload. '
-        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue configure %s lane_limit=%s',
+      hint = format(
+        'Each task and each priority takes a lane: put what differs from job to job into the payload. '
+        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue '
+        'configure %s lane_limit=%s',
         check_lanes.queue, 2 * lane_limit::bigint);
   end if;
 end
 $$;
-comment on function holdfast.check_lanes(text, integer, text) is 'Refuse a new lane in a queue that has as many as it may have.';
+comment on function holdfast.check_lanes(text, integer, text) is
+  'Refuse a new lane in a queue that has as many as it may have.';
 
 -- Return the lane of this kind for jobs that are in a lane of the same queue, priority and task.
 --
@@ -113,7 +119,8 @@ as $$
   from holdfast.lane l
   where l.id = sibling.lane_id
 $$;
-comment on function holdfast.sibling(integer, integer) is 'The fresh, returned or suspect lane beside a lane.';
+comment on function holdfast.sibling(integer, integer) is
+  'The fresh, returned or suspect lane beside a lane.';
 
 -- What a bulk COPY into holdfast.job must know, once for each queue, priority
 -- and task, in the order given. `declared` is what the code of each task says of
@@ -124,7 +131,8 @@ comment on function holdfast.sibling(integer, integer) is 'The fresh, returned o
 -- A COPY reads the defaults of the columns that it does not name, so it needs
 -- the sequence and the clock as well.
 -- holdfast: role producer
-create or replace function holdfast.places(tasks text[], queues text[], priorities integer[], declared integer[] default null)
+create or replace function holdfast.places(
+  tasks text[], queues text[], priorities integer[], declared integer[] default null)
 returns table (lane_id integer, max_attempts integer, may_copy boolean, now_at timestamptz)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -153,4 +161,5 @@ as $$
   order by p.n
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
-  'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of max_attempts, whether the caller may, and the time.';
+  'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of '
+  'max_attempts, whether the caller may, and the time.';

@@ -16,7 +16,8 @@ as $$
   end
 $$;
 comment on function holdfast.channel(text) is
-  'The channel to LISTEN on for a queue, or for all of them (*); the payload of a notification is the name of the queue.';
+  'The channel to LISTEN on for a queue, or for all of them (*); the payload of a notification is the name '
+  'of the queue.';
 
 -- Who sleeps and wants to be woken: not one that was killed in its sleep and is
 -- not yet declared lost.
@@ -27,7 +28,8 @@ where w.asleep
   and w.lost_at is null
   and w.left_at is null
   and w.heartbeat_at + w.lease_time > holdfast.clock();
-comment on view holdfast.sleeper is 'Live workers that want to be notified: those that sleep of all jobs, busy ones of those above a priority.';
+comment on view holdfast.sleeper is
+  'Live workers that want to be notified: those that sleep of all jobs, busy ones of those above a priority.';
 
 -- Who sleeps for jobs of a task: anybody that serves its queue, anybody that serves
 -- all. Without a SET clause, so that it becomes a part of the query that asks it.
@@ -42,7 +44,8 @@ as $$
     and (s.above is null or sleepers.priority > s.above)
 $$;
 comment on function holdfast.sleepers(text, text, integer) is
-  'Whether anybody sleeps for jobs of this queue, task and priority: of those that serve the queue, and of those that serve all.';
+  'Whether anybody sleeps for jobs of this queue, task and priority: of those that serve the queue, and of '
+  'those that serve all.';
 
 -- Whether this transaction sees who sleeps now: an older snapshot shows who slept
 -- when it began, and then everybody is woken.
@@ -62,7 +65,8 @@ returns void
 language plpgsql volatile
 as $$
 begin
-  if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5 then
+  if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5
+    then
     if of_queue or not holdfast.sees_sleepers() then
       perform pg_notify(holdfast.channel(wake.queue), wake.queue);
     end if;
@@ -72,7 +76,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.wake(text, boolean, boolean) is 'Notify those that sleep for this queue, and those that sleep for all.';
+comment on function holdfast.wake(text, boolean, boolean) is
+  'Notify those that sleep for this queue, and those that sleep for all.';
 
 create or replace function holdfast.wake_lanes(lanes integer[])
 returns void

@@ -76,7 +76,8 @@ begin
 end
 $$;
 comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[], boolean) is
-  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease shown, and with skip_locked those that another transaction has locked.';
+  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease '
+  'shown, and with skip_locked those that another transaction has locked.';
 
 -- The jobs among these that are no longer held under the lease shown: for a
 -- worker, to find out what was taken away from it.
@@ -94,7 +95,8 @@ as $$
   from unnest(not_held.ids, not_held.leases) r (id, lease)
   where not exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0)
 $$;
-comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
+comment on function holdfast.not_held(uuid[], uuid[]) is
+  'Those of these jobs that are no longer held under the lease shown.';
 
 -- holdfast: role worker
 create or replace function holdfast.progress(
@@ -135,7 +137,8 @@ begin
 end
 $$;
 comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
-  'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it was.';
+  'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it '
+  'was.';
 
 -- The same for many jobs, as a worker flushes it, with the checkpoints of those
 -- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
@@ -184,5 +187,7 @@ begin
   return query select * from unnest(others, are_locked);
 end
 $$;
-comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
-  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held, and with skip_locked those that another transaction has locked.';
+comment
+  on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
+  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held, '
+  'and with skip_locked those that another transaction has locked.';

@@ -30,7 +30,8 @@ returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select pg_has_role(is_owner.role, c.relowner, 'usage') from pg_class c where c.oid = 'holdfast.live'::regclass
+  select pg_has_role(is_owner.role, c.relowner, 'usage') from pg_class c
+    where c.oid = 'holdfast.live'::regclass
 $$;
 comment on function holdfast.is_owner(name) is 'Whether a role owns Holdfast''s tables, or is a superuser.';
 
@@ -43,7 +44,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     exists (
-      select from holdfast.access a join pg_roles r on r.oid = a.role_id where pg_has_role(is_bound.role, r.oid, 'member')
+      select from holdfast.access a join pg_roles r on r.oid = a.role_id
+        where pg_has_role(is_bound.role, r.oid, 'member')
     )
     and not holdfast.is_owner(is_bound.role)
     and not holdfast.acts_as(is_bound.role, 'holdfast_worker')
@@ -80,7 +82,8 @@ as $$
       from holdfast.access a
       join pg_roles r on r.oid = a.role_id
       where pg_has_role(who.role, r.oid, 'member')
-        and case when right(a.queues, 1) = '*' then starts_with(in_reach.queue, left(a.queues, -1)) else in_reach.queue = a.queues end
+        and case when right(a.queues, 1) = '*' then starts_with(in_reach.queue, left(a.queues, -1))
+          else in_reach.queue = a.queues end
     ))
   from (values (session_user::name), (holdfast.caller())) who (role)
 $$;
@@ -93,9 +96,11 @@ returns text[]
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select array(select l.queue from (select distinct l.queue from holdfast.lane l) l where holdfast.in_reach(l.queue))
+  select array(
+    select l.queue from (select distinct l.queue from holdfast.lane l) l where holdfast.in_reach(l.queue))
 $$;
-comment on function holdfast.queues_in_reach() is 'The queues that whoever asks may see and use, of those that were ever used.';
+comment on function holdfast.queues_in_reach() is
+  'The queues that whoever asks may see and use, of those that were ever used.';
 
 -- For a call about one queue: refuse those of others.
 create or replace function holdfast.check_queue(queue text)
@@ -107,8 +112,11 @@ begin
   if not holdfast.unrestricted() and not coalesce(holdfast.in_reach(check_queue.queue), false) then
     raise exception using
       errcode = 'insufficient_privilege',
-      message = format('role %s may not use queue %s', holdfast.caller(), coalesce(check_queue.queue, 'null')),
-      hint = format('The owner can let it: select holdfast.grant_queues(%L, array[%L]).', holdfast.caller(), check_queue.queue);
+      message = format(
+        'role %s may not use queue %s', holdfast.caller(), coalesce(check_queue.queue, 'null')),
+      hint = format(
+        'The owner can let it: select holdfast.grant_queues(%L, array[%L]).', holdfast.caller(),
+        check_queue.queue);
   end if;
 end
 $$;
@@ -129,7 +137,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_unrestricted(text) is 'Refuse what counts for all queues to those who are kept to some.';
+comment on function holdfast.check_unrestricted(text) is
+  'Refuse what counts for all queues to those who are kept to some.';
 
 -- Those of these jobs that are in queues of whoever asks.
 create or replace function holdfast.jobs_in_reach(ids uuid[])
@@ -147,7 +156,8 @@ begin
     where (select bool_and(holdfast.in_reach(f.queue)) from holdfast.lives_of(i) f));
 end
 $$;
-comment on function holdfast.jobs_in_reach(uuid[]) is 'Those of these jobs whose queues whoever asks may use.';
+comment on function holdfast.jobs_in_reach(uuid[]) is
+  'Those of these jobs whose queues whoever asks may use.';
 
 -- A job in a queue of others is no job.
 create or replace function holdfast.check_job(id uuid)
@@ -161,7 +171,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_job(uuid) is 'Refuse a job whose queue whoever asks may not use, as one that does not exist.';
+comment on function holdfast.check_job(uuid) is
+  'Refuse a job whose queue whoever asks may not use, as one that does not exist.';
 
 -- All that has had this id: it may be used again once the job has ended, and what is
 -- kept by id alone, such as errors and events, does not say of which.
@@ -178,7 +189,8 @@ as $$
   union all
   select d.queue, d.payload, d.died_at from holdfast.dead_letter d where d.id = lives_of.id
 $$;
-comment on function holdfast.lives_of(uuid) is 'The queues and payloads of all jobs that have had this id and are kept.';
+comment on function holdfast.lives_of(uuid) is
+  'The queues and payloads of all jobs that have had this id and are kept.';
 
 -- The queue of the latest, and what must not be seen of any.
 create or replace function holdfast.found_job(id uuid)
@@ -193,4 +205,5 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.found_job(uuid) is
-  'The queue and the payload of a job, live, finished or dead; the payloads of all, where its id was used again.';
+  'The queue and the payload of a job, live, finished or dead; the payloads of all, where its id was used '
+  'again.';

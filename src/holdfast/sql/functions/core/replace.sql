@@ -24,4 +24,5 @@ begin
   execute format('drop function %s', old);
 end
 $$;
-comment on function holdfast.replace_function(text, text) is 'Remove the earlier signature of a function; the later one gets the rights that were granted on it.';
+comment on function holdfast.replace_function(text, text) is
+  'Remove the earlier signature of a function; the later one gets the rights that were granted on it.';

@@ -16,15 +16,18 @@ declare
   known record;
   repeated boolean;
 begin
-  select j.state, j.claimed_at, j.lease as current_lease, j.last_lease as past_lease, j.last_outcome into known
+  select j.state, j.claimed_at, j.lease as current_lease, j.last_lease as past_lease,
+    j.last_outcome into known
   from holdfast.live j where j.id = verdict.id;
   if not found then
-    select f.state, f.claimed_at, null::uuid as current_lease, f.lease as past_lease, null as last_outcome into known
+    select f.state, f.claimed_at, null::uuid as current_lease, f.lease as past_lease,
+      null as last_outcome into known
     from holdfast.finished f where f.id = verdict.id
     order by f.finished_at desc limit 1;
   end if;
   if not found then
-    select 'dead' as state, d.claimed_at, null::uuid as current_lease, d.lease as past_lease, null as last_outcome into known
+    select 'dead' as state, d.claimed_at, null::uuid as current_lease, d.lease as past_lease,
+      null as last_outcome into known
     from holdfast.dead_letter d where d.id = verdict.id;
   end if;
 
@@ -42,7 +45,9 @@ begin
     return query select verdict.id, null::text, null::text, known.state, verdict.lease;
   elsif known.claimed_at is null or (known.current_lease is null and known.past_lease = verdict.lease) then
     return query select verdict.id, 'HF003',
-      format(case when known.state in ('completed', 'cancelled', 'dead') then 'job %s is finished: it is %s' else 'job %s is %s: nobody holds it' end,
+      format(
+        case when known.state in ('completed', 'cancelled', 'dead') then 'job %s is finished: it is %s'
+        else 'job %s is %s: nobody holds it' end,
         verdict.id, known.state),
       known.state, null::uuid;
   else
@@ -53,7 +58,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.verdict(uuid, uuid, text) is 'Why a report under this lease is refused; no sqlstate where it is accepted.';
+comment on function holdfast.verdict(uuid, uuid, text) is
+  'Why a report under this lease is refused; no sqlstate where it is accepted.';
 
 create or replace function holdfast.refuse_report(refused holdfast.refusal, shown uuid)
 returns void
@@ -64,9 +70,12 @@ begin
   raise exception using
     errcode = refused.sqlstate,
     message = refused.message,
-    detail = jsonb_build_object('id', refused.id, 'shown', shown, 'current', refused.lease, 'state', refused.state),
+    detail = jsonb_build_object(
+      'id', refused.id, 'shown', shown, 'current', refused.lease, 'state', refused.state),
     hint = case refused.sqlstate
-      when 'HF001' then 'Stop working on it: nothing was changed by this report, and another worker has the job or will have it.'
+      when 'HF001'
+        then 'Stop working on it: nothing was changed by this report, and another worker has the job or will '
+             'have it.'
       when 'HF002' then 'Check the id; jobs are kept for the retention time after they finish.'
       else case when refused.state in ('completed', 'cancelled', 'dead')
         then 'Report nothing more: a job that has ended stays as it is.'
@@ -93,14 +102,17 @@ begin
     return;
   end if;
   -- With a lock: the first may be about to commit.
-  perform from holdfast.live j where j.id = refuse_repetition.id and j.lease = refuse_repetition.lease for update;
+  perform from holdfast.live j where j.id = refuse_repetition.id
+    and j.lease = refuse_repetition.lease for update;
   if found then
     return;
   end if;
-  select v.* into refused from holdfast.verdict(refuse_repetition.id, refuse_repetition.lease, refuse_repetition.outcome) v;
+  select v.* into refused
+    from holdfast.verdict(refuse_repetition.id, refuse_repetition.lease, refuse_repetition.outcome) v;
   if refused.sqlstate is null then
     refused.sqlstate := 'HF003';
-    refused.message := format('job %s is %s: this lease has reported on it already', refused.id, refused.state);
+    refused.message := format(
+      'job %s is %s: this lease has reported on it already', refused.id, refused.state);
     refused.lease := null;
   end if;
   perform holdfast.refuse_report(refused, refuse_repetition.lease);
@@ -126,11 +138,13 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.complete(uuid, uuid, jsonb) is 'Report a job as done, with its result, under the lease of its claim.';
+comment on function holdfast.complete(uuid, uuid, jsonb) is
+  'Report a job as done, with its result, under the lease of its claim.';
 
 -- holdfast: role worker
 create or replace function holdfast.fail(
-  id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null, traceback text default null)
+  id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null,
+    traceback text default null)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -175,7 +189,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.snooze(uuid, uuid, interval) is 'Put a job off for a while; this does not use up an attempt.';
+comment on function holdfast.snooze(uuid, uuid, interval) is
+  'Put a job off for a while; this does not use up an attempt.';
 
 -- holdfast: role worker
 create or replace function holdfast.release(id uuid, lease uuid)
@@ -193,4 +208,5 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.release(uuid, uuid) is 'Give a claimed job back unstarted, with its attempt refunded.';
+comment on function holdfast.release(uuid, uuid) is
+  'Give a claimed job back unstarted, with its attempt refunded.';

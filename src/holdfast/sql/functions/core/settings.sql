@@ -10,7 +10,8 @@ begin
     262144);
 end
 $$;
-comment on function holdfast.payload_limit(text) is 'How many bytes of JSON a payload of this queue may have.';
+comment on function holdfast.payload_limit(text) is
+  'How many bytes of JSON a payload of this queue may have.';
 
 create or replace function holdfast.lane_limit(queue text)
 returns integer
@@ -38,7 +39,8 @@ begin
     3);
 end
 $$;
-comment on function holdfast.max_attempts(text, text) is 'How often a job of this task and queue is tried unless its call says otherwise.';
+comment on function holdfast.max_attempts(text, text) is
+  'How often a job of this task and queue is tried unless its call says otherwise.';
 
 -- least(base × factor^(attempt − 1), cap), and up to `jitter` of that on top,
 -- so that a thousand jobs that failed together do not come back together.
@@ -66,4 +68,5 @@ as $$
     * (1 + jitter * random()) * interval '1 second'
   from policy
 $$;
-comment on function holdfast.retry_delay(text, integer, text) is 'How long a job waits after this failed attempt: exponential backoff with a cap and jitter.';
+comment on function holdfast.retry_delay(text, integer, text) is
+  'How long a job waits after this failed attempt: exponential backoff with a cap and jitter.';

@@ -18,7 +18,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_held(uuid, uuid, text) is 'Refuse what comes from somebody who does not hold the job.';
+comment on function holdfast.check_held(uuid, uuid, text) is
+  'Refuse what comes from somebody who does not hold the job.';
 
 -- Keep the result of a step. One that was kept before stays, and its result is
 -- what comes back: the first to finish it has done it.
@@ -50,10 +51,14 @@ begin
   where s.job_id = keep_step.id
     and s.job_created_at <> (select j.created_at from holdfast.live j where j.id = keep_step.id);
   select count(*) into others from holdfast.step s where s.job_id = keep_step.id;
-  if others >= 1000 and not exists (select from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name) then
-    perform holdfast.refuse_value('name', keep_step.name, 'a job may have 1000 steps; use a checkpoint for loops');
+  if others >= 1000
+    and not exists (select from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name)
+    then
+    perform holdfast.refuse_value(
+      'name', keep_step.name, 'a job may have 1000 steps; use a checkpoint for loops');
   end if;
-  insert into holdfast.step (job_id, job_created_at, name, position, result, attempt, worker_id, finished_at, duration)
+  insert into holdfast.step (
+    job_id, job_created_at, name, position, result, attempt, worker_id, finished_at, duration)
   select
     j.id, j.created_at, keep_step.name, others + 1, keep_step.result, j.attempt, j.worker_id, now_at,
     least(greatest(keep_step.duration, 0), 1e9) * interval '1 second'
@@ -61,15 +66,18 @@ begin
   where j.id = keep_step.id
   on conflict (job_id, name) do nothing;
   if found then
-    perform holdfast.log_live(array[keep_step.id], 'job.step', array[jsonb_build_object('step', keep_step.name)], now_at);
+    perform holdfast.log_live(
+      array[keep_step.id], 'job.step', array[jsonb_build_object('step', keep_step.name)], now_at);
   end if;
-  update holdfast.running x set step = null, changed_at = now_at where x.job_id = keep_step.id and x.step = keep_step.name;
+  update holdfast.running x set step = null, changed_at = now_at where x.job_id = keep_step.id
+    and x.step = keep_step.name;
   select s.result into kept from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name;
   return kept;
 end
 $$;
 comment on function holdfast.keep_step(uuid, uuid, text, jsonb, double precision) is
-  'Keep the result of a finished step under the lease of its job; returns what is kept, which is the first one.';
+  'Keep the result of a finished step under the lease of its job; returns what is kept, which is the first '
+  'one.';
 
 -- holdfast: role worker
 create or replace function holdfast.keep_checkpoint(id uuid, lease uuid, state jsonb)
@@ -101,7 +109,8 @@ as $$
   on conflict (job_id) do update
     set job_created_at = excluded.job_created_at, state = excluded.state, changed_at = excluded.changed_at
 $$;
-comment on function holdfast.put_checkpoints(uuid[], jsonb[], timestamptz) is 'Write the checkpoints of jobs that are held.';
+comment on function holdfast.put_checkpoints(uuid[], jsonb[], timestamptz) is
+  'Write the checkpoints of jobs that are held.';
 
 create or replace function holdfast.check_checkpoint(state jsonb)
 returns void
@@ -111,16 +120,19 @@ as $$
 begin
   if jsonb_typeof(state) is distinct from 'object' or octet_length(state::text) > 32768 then
     perform holdfast.refuse_value(
-      'state', coalesce(octet_length(state::text) || ' bytes', 'null'), 'a checkpoint must be an object of at most 32768 bytes');
+      'state', coalesce(octet_length(state::text) || ' bytes', 'null'),
+        'a checkpoint must be an object of at most 32768 bytes');
   end if;
   perform holdfast.check_json('state', state);
 end
 $$;
-comment on function holdfast.check_checkpoint(jsonb) is 'Refuse a checkpoint that is no object, or too large.';
+comment on function holdfast.check_checkpoint(jsonb) is
+  'Refuse a checkpoint that is no object, or too large.';
 
 -- holdfast: role viewer
 create or replace function holdfast.job_steps(id uuid)
-returns table (name text, result jsonb, attempt integer, worker uuid, finished_at timestamptz, duration interval)
+returns table (
+  name text, result jsonb, attempt integer, worker uuid, finished_at timestamptz, duration interval)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -160,12 +172,17 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     (select c.state from holdfast.checkpoint c where c.job_id = j.id and c.job_created_at = j.created_at),
-    coalesce((select array_agg(s.name order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}'),
-    coalesce((select array_agg(s.result::text order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}')
+    coalesce(
+      (select array_agg(s.name order by s.position) from holdfast.step s where s.job_id = j.id
+      and s.job_created_at = j.created_at), '{}'),
+    coalesce(
+      (select array_agg(s.result::text order by s.position) from holdfast.step s where s.job_id = j.id
+      and s.job_created_at = j.created_at), '{}')
   from holdfast.live j
   where j.id = memory.id
 $$;
-comment on function holdfast.memory(uuid) is 'The checkpoint and the finished steps of a job, with which its next attempt begins.';
+comment on function holdfast.memory(uuid) is
+  'The checkpoint and the finished steps of a job, with which its next attempt begins.';
 
 -- Forget what jobs have done so far: for those that start over.
 create or replace function holdfast.forget_memory(ids uuid[])

@@ -14,10 +14,12 @@ as $$
 #variable_conflict use_column
 begin
   if await_jobs.channel is null or await_jobs.channel !~ '^[a-z0-9_]{1,63}$' then
-    perform holdfast.refuse_value('channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
+    perform holdfast.refuse_value(
+      'channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
   end if;
   if cardinality(ids) > 10000 then
-    perform holdfast.refuse_value('ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
+    perform holdfast.refuse_value(
+      'ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
   end if;
   -- To a tenant the jobs of others are no jobs: nobody is told of their end.
   insert into holdfast.waiter (job_id, channel, since)
@@ -28,7 +30,8 @@ begin
 end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
-  'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, separated by commas.';
+  'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, '
+  'separated by commas.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
@@ -40,7 +43,8 @@ as $$
   where w.job_id = any(ids)
     and w.channel = await_no_more.channel
 $$;
-comment on function holdfast.await_no_more(uuid[], text) is 'Do not notify this channel of these jobs after all.';
+comment on function holdfast.await_no_more(uuid[], text) is
+  'Do not notify this channel of these jobs after all.';
 
 -- How jobs have ended: nothing of those that have not. A job that nobody knows
 -- any more has the state null.
@@ -59,23 +63,27 @@ as $$
     holdfast.text_as_seen(e.last_error, e.queue, e.payload, me.in_full)
   from (select distinct i as id from unnest(ids) i) i
   left join lateral (
-    select f.task, f.state, f.result, f.last_error, f.finished_at, f.queue, f.payload from holdfast.finished f where f.id = i.id
+    select f.task, f.state, f.result, f.last_error, f.finished_at, f.queue, f.payload from holdfast.finished f
+      where f.id = i.id
     union all
-    select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d where d.id = i.id
+    select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d
+      where d.id = i.id
     order by 5 desc
     limit 1
   ) e on ((select holdfast.unrestricted()) or holdfast.in_reach(e.queue))
   cross join (
     select
       holdfast.sees_payloads() as in_full,
-      holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer') or holdfast.acts_as(c.role, 'holdfast_worker') as uses
+      holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer')
+        or holdfast.acts_as(c.role, 'holdfast_worker') as uses
     from holdfast.caller() c (role)
     offset 0
   ) me
   where not exists (select from holdfast.live j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is
-  'Of these jobs those that have ended: state, result and last error; the state is null where there is no such job.';
+  'Of these jobs those that have ended: state, result and last error; the state is null where there is no '
+  'such job.';
 
 -- Tell who waits for these jobs that they have ended.
 create or replace function holdfast.tell_waiters(ids uuid[])
@@ -85,7 +93,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  if current_setting('holdfast.notify', true) is not distinct from 'off' or pg_notification_queue_usage() >= 0.5 then
+  if current_setting('holdfast.notify', true) is not distinct from 'off'
+    or pg_notification_queue_usage() >= 0.5 then
     return; -- they look themselves now and then
   end if;
   perform pg_notify(t.channel, t.payload)

@@ -22,12 +22,16 @@ declare
   now_at timestamptz := holdfast.clock();
   new_worker uuid := gen_random_uuid();
 begin
-  if register.lease_time is null or register.lease_time not between interval '1 second' and interval '1 day' then
-    perform holdfast.refuse_value('lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
+  if register.lease_time is null or register.lease_time not between interval '1 second' and interval '1 day'
+    then
+    perform holdfast.refuse_value(
+      'lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
   end if;
-  insert into holdfast.worker (id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
+  insert into holdfast.worker (
+    id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
   values (
-    new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host, register.pid,
+    new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host,
+      register.pid,
     register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
   );
   return new_worker;
@@ -50,7 +54,8 @@ begin
   select w.* into known from holdfast.worker w where w.id = attend.worker;
   if not found then
     insert into holdfast.worker (id, name, queues, tasks, started_at, heartbeat_at)
-    values (attend.worker, 'consumer-' || left(attend.worker::text, 8), attend.queues, attend.tasks, now_at, now_at)
+    values (
+      attend.worker, 'consumer-' || left(attend.worker::text, 8), attend.queues, attend.tasks, now_at, now_at)
     on conflict (id) do nothing;
   elsif known.lost_at is not null or known.left_at is not null then
     perform holdfast.refuse_worker(attend.worker);
@@ -66,7 +71,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is 'Note that a consumer claims: register it if unknown, refuse it if lost.';
+comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is
+  'Note that a consumer claims: register it if unknown, refuse it if lost.';
 
 create or replace function holdfast.check_worker(worker uuid)
 returns void
@@ -95,7 +101,9 @@ begin
     errcode = 'HF006',
     message = case
       when known.lost_at is not null then
-        format('worker %s was declared lost at %s, after no heartbeat since %s', refuse_worker.worker, known.lost_at, known.heartbeat_at)
+        format(
+          'worker %s was declared lost at %s, after no heartbeat since %s', refuse_worker.worker,
+          known.lost_at, known.heartbeat_at)
       when known.left_at is not null then format('worker %s left at %s', refuse_worker.worker, known.left_at)
       else format('worker %s is not registered', refuse_worker.worker)
     end,
@@ -103,7 +111,8 @@ begin
     hint = 'Register anew with holdfast.register(); what the old registration held is being run by others.';
 end
 $$;
-comment on function holdfast.refuse_worker(uuid) is 'Raise the error for a worker that is lost, gone or unknown.';
+comment on function holdfast.refuse_worker(uuid) is
+  'Raise the error for a worker that is lost, gone or unknown.';
 
 -- One heartbeat per worker, not per job: however long a job runs, its lease
 -- lives as long as its worker does. It touches only the worker's row.
@@ -127,7 +136,8 @@ begin
   return now_at;
 end
 $$;
-comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refused once it was declared lost. Returns the database''s time.';
+comment on function holdfast.heartbeat(uuid) is
+  'Say that a worker lives; refused once it was declared lost. Returns the database''s time.';
 
 -- A worker that found nothing says so, looks once more, and then waits for a
 -- notification. The answer tells whether a transaction that may hold new jobs
@@ -138,7 +148,8 @@ comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refuse
 -- A busy one may want to hear of jobs above a priority, which go before what it
 -- has at hand, and of no others.
 -- holdfast: role worker
-create or replace function holdfast.sleep(worker uuid, asleep boolean default true, above integer default null)
+create or replace function holdfast.sleep(
+  worker uuid, asleep boolean default true, above integer default null)
 returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -164,7 +175,8 @@ begin
 end
 $$;
 comment on function holdfast.sleep(uuid, boolean, integer) is
-  'Say that a worker sleeps and wants to be notified, of jobs above a priority if one is given, or no longer does; true if a transaction that may hold new jobs is open.';
+  'Say that a worker sleeps and wants to be notified, of jobs above a priority if one is given, or no '
+  'longer does; true if a transaction that may hold new jobs is open.';
 
 -- Leave in good order: what is still held goes back, unstarted jobs uncharged.
 -- To leave twice is no mistake: the reply to the first time may have been lost.
@@ -198,10 +210,12 @@ begin
   end if;
   -- Not as a plain join: where the planner takes `live` for empty, as after a vacuum
   -- beside an old snapshot, it walked through all of its ids, in the order of the join.
-  select array_agg(j.id), array_agg(j.lease), array_agg(case when r.started then 'interrupted' else 'released' end)
+  select array_agg(j.id), array_agg(j.lease),
+    array_agg(case when r.started then 'interrupted' else 'released' end)
   into held_ids, held_leases, outcomes
   from (
-    select j.id, j.lease from holdfast.live j where j.worker_id = leave.worker and j.state = 'claimed' offset 0
+    select j.id, j.lease from holdfast.live j where j.worker_id = leave.worker
+      and j.state = 'claimed' offset 0
   ) j
   left join lateral (
     select true as started from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0
@@ -213,7 +227,8 @@ begin
   return cardinality(held_ids) - refused;
 end
 $$;
-comment on function holdfast.leave(uuid) is 'Sign a worker off and give back what it still holds; returns how many jobs that were.';
+comment on function holdfast.leave(uuid) is
+  'Sign a worker off and give back what it still holds; returns how many jobs that were.';
 
 -- Give back the jobs that the database holds in a worker's name but that the
 -- worker does not know: the replies to their claims were lost for good.
@@ -250,9 +265,11 @@ begin
   end if;
   select count(*) into refused
   from holdfast.finish(
-    unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]), skip_locked => true);
+    unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]),
+      skip_locked => true);
   return cardinality(unknown_ids) - refused;
 end
 $$;
 comment on function holdfast.disown(uuid, uuid[], uuid[], timestamptz) is
-  'Give back, uncharged, what is held in a worker''s name but unknown to it; returns how many jobs that were.';
+  'Give back, uncharged, what is held in a worker''s name but unknown to it; returns how many jobs that '
+  'were.';

@@ -59,7 +59,8 @@ begin
     return;
   end if;
   select d.* into known from holdfast.duty d where d.name = note_duty.duty;
-  if known.error is distinct from note_duty.error or now_at not between known.error_at and known.error_at + interval '1 minute' then
+  if known.error is distinct from note_duty.error or now_at not between known.error_at
+    and known.error_at + interval '1 minute' then
     raise warning 'duty % failed: %', note_duty.duty, note_duty.error;
   end if;
   insert into holdfast.duty (name, error, error_at)
@@ -88,7 +89,8 @@ begin
   on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
 end
 $$;
-comment on function holdfast.report_duty(text, text) is 'Say that a duty failed which could not say so itself; for a worker.';
+comment on function holdfast.report_duty(text, text) is
+  'Say that a duty failed which could not say so itself; for a worker.';
 
 -- promote() and advance() run several times a second, so they look first whether the last
 -- note is old.
@@ -99,7 +101,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.duty as d (name, done_at)
   select note_done.duty, note_done.now_at
-  where holdfast.is_old((select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
+  where holdfast.is_old(
+    (select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
   on conflict (name) do update set done_at = excluded.done_at
 $$;
 comment on function holdfast.note_done(text, timestamptz) is 'Note that a duty ended well.';
@@ -109,16 +112,20 @@ create or replace function holdfast.is_old(done_at timestamptz, now_at timestamp
 returns boolean
 language sql stable
 as $$
-  select is_old.done_at is null or is_old.now_at not between is_old.done_at and is_old.done_at + interval '1 minute'
+  select is_old.done_at is null or is_old.now_at not between is_old.done_at
+    and is_old.done_at + interval '1 minute'
 $$;
-comment on function holdfast.is_old(timestamptz, timestamptz) is 'Decide whether the last note that a duty ended well is more than a minute old.';
+comment on function holdfast.is_old(timestamptz, timestamptz) is
+  'Decide whether the last note that a duty ended well is more than a minute old.';
 
 -- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
 -- its transaction, or wants to keep others from the duty. The owner of the schema sees when the
 -- transaction of another role began only with pg_read_all_stats; otherwise the age is that of the
 -- last time that the duty ended well.
 create or replace function holdfast.duty_holders(now_at timestamptz)
-returns table (duty text, pid integer, application text, role text, state text, since timestamptz, sentence text, remedy text)
+returns table (
+  duty text, pid integer, application text, role text, state text, since timestamptz, sentence text,
+  remedy text)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -134,13 +141,15 @@ as $$
     end
   from (
     select
-      substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role, a.state,
+      substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role,
+        a.state,
       coalesce(
         a.xact_start,
         case when k.pid is null then (
           select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()
         ) end,
-        (select coalesce(d.done_at, d.looks[1]) from holdfast.duty d where d.name = substr(c.relname, 6))) as since
+        (select coalesce(d.done_at, d.looks[1]) from holdfast.duty d
+          where d.name = substr(c.relname, 6))) as since
     from pg_locks k
     join pg_class c on c.oid = k.relation
     left join pg_stat_activity a on a.pid = k.pid

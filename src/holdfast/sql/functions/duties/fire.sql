@@ -62,7 +62,8 @@ begin
       end if;
       -- One that is refused must stop no other; it is tried again at its next tick.
       update holdfast.schedule s
-      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at, skipped = s.skipped + 1
+      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at,
+        skipped = s.skipped + 1
       where s.name = due.name;
     end;
   end loop;
@@ -74,7 +75,9 @@ begin
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;
-comment on function holdfast.fire() is 'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next one.';
+comment on function holdfast.fire() is
+  'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next'
+  ' one.';
 
 -- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
 create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
@@ -103,7 +106,8 @@ begin
       insert into holdfast.schedule_tick (schedule, tick) values (due.name, moment) on conflict do nothing;
       if found then
         due.last_job := holdfast.enqueue_tick(due, moment, now_at);
-        update holdfast.schedule_tick t set job_id = due.last_job where t.schedule = due.name and t.tick = moment;
+        update holdfast.schedule_tick t set job_id = due.last_job where t.schedule = due.name
+          and t.tick = moment;
       end if;
     end if;
     due.last_at := moment;
@@ -112,7 +116,8 @@ begin
     exit when clock_timestamp() > deadline;
   end loop;
   update holdfast.schedule s
-  set next_at = moment, planned_at = now_at, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
+  set next_at = moment, planned_at = now_at, last_at = due.last_at, last_job = due.last_job,
+    skipped = due.skipped, error = null
   where s.name = due.name;
 end
 $$;
@@ -131,7 +136,8 @@ declare
     due.payload,
     due.queue,
     due.priority,
-    run_at => case when due.jitter > interval '0' and tick is not null then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
+    run_at => case when due.jitter > interval '0' and tick is not null
+      then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
     max_attempts => due.max_attempts);
 begin
   -- Names of our own, which enqueue() takes from nobody.
@@ -141,7 +147,8 @@ begin
   return job_id;
 end
 $$;
-comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is 'Put the job of a schedule on its queue.';
+comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is
+  'Put the job of a schedule on its queue.';
 
 -- A schedule of 0.1 does not say when its next time was worked out: not before its last one.
 create or replace function holdfast.planned_ahead(given holdfast.schedule, now_at timestamptz)
@@ -165,7 +172,8 @@ exception when others then
   return now_at + interval '1 minute';
 end
 $$;
-comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is 'The next time of a schedule, or in a minute if it cannot be told.';
+comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is
+  'The next time of a schedule, or in a minute if it cannot be told.';
 
 -- Note that the duty ended well, at most once a minute. Several sessions may fire at the same
 -- time, and none of them waits for another one's note.
@@ -186,7 +194,8 @@ begin
   where d.name = (select o.name from holdfast.duty o where o.name = 'fire' for update skip locked);
 end
 $$;
-comment on function holdfast.note_fired(timestamptz) is 'Note that schedules were fired, unless another session is noting it.';
+comment on function holdfast.note_fired(timestamptz) is
+  'Note that schedules were fired, unless another session is noting it.';
 
 -- A schedule that was planned by a clock that was ahead is due at once.
 create or replace function holdfast.next_tick(now_at timestamptz)
@@ -197,4 +206,5 @@ as $$
   from holdfast.schedule s
   where s.paused_at is null
 $$;
-comment on function holdfast.next_tick(timestamptz) is 'Return when the next schedule is due; null if there is none.';
+comment on function holdfast.next_tick(timestamptz) is
+  'Return when the next schedule is due; null if there is none.';

@@ -75,12 +75,14 @@ begin
   order by j.run_at
   limit 1;
   return least(
-    case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds' else next_at - now_at end,
+    case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds'
+      else next_at - now_at end,
     next_tick - now_at);
 end
 $$;
 comment on function holdfast.promote(integer, boolean) is
-  'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers of 0.2 rely '
+  'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers '
+  'of 0.2 rely '
   'on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
@@ -118,8 +120,10 @@ begin
           select j.ctid as place, j.lane_id, j.attempt from holdfast.live j where j.id = i.id offset 0
         ) j
         join (
-          select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
-          from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
+          select k.lane_id, k.again,
+            holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
+          from (
+            select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
         ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
         order by i.n
       ) d
@@ -131,7 +135,8 @@ begin
   perform holdfast.wake_lanes(lanes);
 end
 $$;
-comment on function holdfast.make_pending(uuid[], timestamptz) is 'Make scheduled jobs pending, in the order given.';
+comment on function holdfast.make_pending(uuid[], timestamptz) is
+  'Make scheduled jobs pending, in the order given.';
 
 create or replace function holdfast.bury_spent(ids uuid[], now_at timestamptz)
 returns bigint
@@ -148,4 +153,5 @@ as $$
     and j.attempt >= j.max_attempts
   having count(*) > 0
 $$;
-comment on function holdfast.bury_spent(uuid[], timestamptz) is 'Move those of these live jobs whose attempts are used up to the dead letters.';
+comment on function holdfast.bury_spent(uuid[], timestamptz) is
+  'Move those of these live jobs whose attempts are used up to the dead letters.';

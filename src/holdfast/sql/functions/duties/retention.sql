@@ -27,7 +27,9 @@ as $$
   where q.retention is not null
     or q.name = '*'
 $$;
-comment on function holdfast.retentions() is 'How long the finished jobs of each queue with a retention of its own are kept, and by * those of all others.';
+comment on function holdfast.retentions() is
+  'How long the finished jobs of each queue with a retention of its own are kept, and by * those of all '
+  'others.';
 
 create or replace function holdfast.longest_retention()
 returns interval
@@ -36,7 +38,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select max(r.span) from holdfast.retentions() r
 $$;
-comment on function holdfast.longest_retention() is 'How long the queue that keeps its finished jobs longest keeps them.';
+comment on function holdfast.longest_retention() is
+  'How long the queue that keeps its finished jobs longest keeps them.';
 
 -- The partitions of finished jobs and of events, with the times that they hold.
 create or replace function holdfast.partitions()
@@ -44,17 +47,20 @@ returns table (parent text, partition text, place regclass, low timestamptz, hig
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select p.relname, c.relname, c.oid::regclass, coalesce(d.low, '-infinity'), coalesce(d.low + interval '24 hours', 'infinity')
+  select p.relname, c.relname, c.oid::regclass, coalesce(d.low, '-infinity'),
+    coalesce(d.low + interval '24 hours', 'infinity')
   from pg_class p
   join pg_inherits i on i.inhparent = p.oid
   join pg_class c on c.oid = i.inhrelid
   cross join lateral (
-    select case when c.relname ~ '_[0-9]{8}$' then to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' end as low
+    select case when c.relname ~ '_[0-9]{8}$'
+      then to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' end as low
   ) d
   where p.relnamespace = 'holdfast'::regnamespace
     and p.relname in ('finished', 'event')
 $$;
-comment on function holdfast.partitions() is 'The partitions of finished jobs and of events, with the times that they hold.';
+comment on function holdfast.partitions() is
+  'The partitions of finished jobs and of events, with the times that they hold.';
 
 -- Search partitions for what is past the retention of its queue, and delete dead letters
 -- past theirs; for a worker, who comes back at once where there is more.
@@ -91,7 +97,8 @@ begin
 end
 $$;
 comment on function holdfast.sweep(interval) is
-  'Delete, for a fraction of a second, finished jobs, events and dead letters past the retention of their queue; whether there is more. Not if the last one was less than a rest ago.';
+  'Delete, for a fraction of a second, finished jobs, events and dead letters past the retention of their '
+  'queue; whether there is more. Not if the last one was less than a rest ago.';
 
 create or replace function holdfast.sweep_due(now_at timestamptz)
 returns boolean
@@ -105,7 +112,9 @@ comment on function holdfast.sweep_due(timestamptz) is 'Whether there is anythin
 
 -- The partitions to be searched now.
 create or replace function holdfast.sweeps(now_at timestamptz)
-returns table (parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean, touched_at timestamptz)
+returns table (
+  parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean,
+  touched_at timestamptz)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -139,7 +148,8 @@ as $$
             or m.passed_under <> k.under
             or m.passed_at - s.span < p.high
             and (
-              now_at - m.passed_at >= greatest(s.span / 24, case when b.blocks > 2048 then interval '5 minutes' else '0' end)
+              now_at - m.passed_at >= greatest(
+                s.span / 24, case when b.blocks > 2048 then interval '5 minutes' else '0' end)
               or now_at - s.span >= p.high
             )
           )
@@ -148,7 +158,8 @@ as $$
   ) d
   where k.shortest < k.longest or p.low = '-infinity'
 $$;
-comment on function holdfast.sweeps(timestamptz) is 'Which partitions may hold something past the retention of its queue, and what there is to be done.';
+comment on function holdfast.sweeps(timestamptz) is
+  'Which partitions may hold something past the retention of its queue, and what there is to be done.';
 
 -- For about a third of a second, and 512 blocks at a time, those first that were
 -- left alone for longest.
@@ -165,9 +176,11 @@ declare
   mark holdfast.swept;
   done integer := 0;
 begin
-  delete from holdfast.swept m where not exists (select from holdfast.partitions() p where p.partition = m.partition);
+  delete from holdfast.swept m
+    where not exists (select from holdfast.partitions() p where p.partition = m.partition);
   for due in
-    select s.* from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due order by s.touched_at nulls first, s.low desc
+    select s.* from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due
+      order by s.touched_at nulls first, s.low desc
   loop
     exit when clock_timestamp() > enough_at;
     select m.* into mark from holdfast.swept m where m.partition = due.partition;
@@ -177,7 +190,8 @@ begin
     end if;
     if due.tail_due then
       while mark.tail < mark.seen and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(due.parent, due.partition, mark.tail, least(mark.tail + 512, mark.seen), now_at, longest);
+        done := done + holdfast.sweep_blocks(
+          due.parent, due.partition, mark.tail, least(mark.tail + 512, mark.seen), now_at, longest);
         mark.tail := least(mark.tail + 512, mark.seen);
       end loop;
       if mark.tail >= mark.seen then
@@ -194,7 +208,8 @@ begin
         mark.hand := 0;
       end if;
       while mark.hand < due.blocks and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(due.parent, due.partition, mark.hand, mark.hand + 512, now_at, longest);
+        done := done + holdfast.sweep_blocks(
+          due.parent, due.partition, mark.hand, mark.hand + 512, now_at, longest);
         mark.hand := mark.hand + 512;
       end loop;
       if mark.hand >= due.blocks then
@@ -210,7 +225,8 @@ begin
   return done;
 end
 $$;
-comment on function holdfast.sweep_partitions(timestamptz) is 'Delete finished jobs and events past the retention of their queue; returns how many.';
+comment on function holdfast.sweep_partitions(timestamptz) is
+  'Delete finished jobs and events past the retention of their queue; returns how many.';
 
 -- Of a day, rows of queues that keep less than the longest: the rest goes with the day.
 -- Of a default partition all that is past its time, archived or exported first where
@@ -229,19 +245,23 @@ declare
     when not is_default then '-infinity'
     when disposal = 'export' then least(
       now_at - longest,
-      coalesce((select e.until from holdfast.exported e where e.partition = sweep_blocks.partition), '-infinity'))
+      coalesce(
+        (select e.until from holdfast.exported e where e.partition = sweep_blocks.partition), '-infinity'))
     else now_at - longest
   end;
   queues constant text[] := array(select r.queue from holdfast.retentions() r order by r.queue);
   pasts constant timestamptz[] := array(
-    select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r order by r.queue);
+    select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r
+      order by r.queue);
   others constant timestamptz := pasts[array_position(queues, '*')];
   archives boolean := false;
   columns text;
   ids uuid[];
 begin
   if is_default and disposal = 'archive' then
-    execute format('select exists (select from holdfast.%I o where o.ctid >= $1 and o.ctid < $2 and o.%I < $3)', partition, time_column)
+    execute format(
+      'select exists (select from holdfast.%I o where o.ctid >= $1 and o.ctid < $2 and o.%I < $3)', partition,
+      time_column)
     into archives
     using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, past;
     if archives then
@@ -310,7 +330,8 @@ begin
   delete from holdfast.event_count c where c.job_id = any(gone);
 end
 $$;
-comment on function holdfast.forget_rest(uuid[]) is 'Delete errors, steps, checkpoints and counts of events of jobs that are no more.';
+comment on function holdfast.forget_rest(uuid[]) is
+  'Delete errors, steps, checkpoints and counts of events of jobs that are no more.';
 
 -- Queue by queue along the index, so that what is kept longer is not looked at.
 create or replace function holdfast.dead_past(now_at timestamptz, amount integer)
@@ -347,7 +368,8 @@ as $$
   ) d
   limit dead_past.amount
 $$;
-comment on function holdfast.dead_past(timestamptz, integer) is 'Dead letters past the retention of their queue, locked.';
+comment on function holdfast.dead_past(timestamptz, integer) is
+  'Dead letters past the retention of their queue, locked.';
 
 create or replace function holdfast.forget_dead(now_at timestamptz)
 returns integer
@@ -364,4 +386,6 @@ begin
   return cardinality(ids);
 end
 $$;
-comment on function holdfast.forget_dead(timestamptz) is 'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps; returns how many.';
+comment on function holdfast.forget_dead(timestamptz) is
+  'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps; returns '
+  'how many.';

@@ -1,12 +1,12 @@
 -- What was done, counted: finish() and its like append to stat_delta, fold_stats() adds it up in stat.
 --
--- A report costs as much as one more row for a whole batch, and waits for nobody. The duty adds the rows of the last
--- moments to those of their minute and their hour, once a second while there is work. What came in late, from a long
--- transaction, is found once a minute: to look for it each time would be to walk over all that was deleted since the
--- oldest snapshot that anyone holds.
+-- A report costs as much as one more row for a whole batch, and waits for nobody. The duty adds the rows of
+-- the last moments to those of their minute and their hour, once a second while there is work. What came in
+-- late, from a long transaction, is found once a minute: to look for it each time would be to walk over all
+-- that was deleted since the oldest snapshot that anyone holds.
 
--- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
--- Bucket 0 is below the first of these, bucket 51 from the last one on.
+-- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven
+-- days. Bucket 0 is below the first of these, bucket 51 from the last one on.
 -- holdfast: role viewer
 create or replace function holdfast.stat_bounds()
 returns double precision[]
@@ -22,7 +22,8 @@ create or replace function holdfast.stat_bucket(waited double precision, ran dou
 returns integer
 language sql immutable parallel safe
 as $$
-  select coalesce(width_bucket(waited, holdfast.stat_bounds()), 63) * 64 + coalesce(width_bucket(ran, holdfast.stat_bounds()), 63)
+  select coalesce(width_bucket(waited, holdfast.stat_bounds()), 63) * 64 + coalesce(
+    width_bucket(ran, holdfast.stat_bounds()), 63)
 $$;
 comment on function holdfast.stat_bucket(double precision, double precision) is
   'Into which buckets a waiting and a running time fall, as one number.';
@@ -35,7 +36,8 @@ language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
-  select now_at, note_ends.outcome, array_agg(g.lane), array_agg(g.bucket), array_agg(g.jobs), array_agg(g.waited), array_agg(g.ran)
+  select now_at, note_ends.outcome, array_agg(g.lane), array_agg(g.bucket), array_agg(g.jobs),
+    array_agg(g.waited), array_agg(g.ran)
   from (
     select
       e.lane, holdfast.stat_bucket(e.waited, e.ran) as bucket, count(*) as jobs,
@@ -45,11 +47,12 @@ as $$
   ) g
   having count(*) > 0
 $$;
-comment on function holdfast.note_ends(text, integer[], double precision[], double precision[], timestamptz) is
+comment
+  on function holdfast.note_ends(text, integer[], double precision[], double precision[], timestamptz) is
   'Append to the statistics that attempts ended so, with how long they waited and ran.';
 
--- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and on at
--- the next call.
+-- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and
+-- on at the next call.
 -- holdfast: role worker
 create or replace function holdfast.fold_stats(all_of_them boolean default true)
 returns integer
@@ -63,7 +66,8 @@ as $$
 #variable_conflict use_column
 declare
   begun constant timestamptz := clock_timestamp();
-  oldest constant timestamptz := case when all_of_them then '-infinity' else holdfast.clock() - interval '1 minute' end;
+  oldest constant timestamptz := case when all_of_them then '-infinity'
+    else holdfast.clock() - interval '1 minute' end;
   places tid[];
   total integer := 0;
 begin
@@ -82,7 +86,9 @@ begin
         date_trunc('minute', g.at, 'UTC') as at, g.outcome, u.lane, u.bucket,
         sum(u.jobs) as jobs, sum(u.waited) as waited, sum(u.ran) as ran
       from gone g
-      cross join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (lane, bucket, jobs, waited, ran)
+      cross
+        join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (
+        lane, bucket, jobs, waited, ran)
       group by 1, 2, 3, 4
     ),
     -- Each lane is looked up once.
@@ -97,7 +103,8 @@ begin
       select n.lane, holdfast.clock()
       from lanes n
       where not exists (
-        select from holdfast.lane_activity a where a.lane_id = n.lane and a.at >= holdfast.clock() - interval '5 minutes' offset 0)
+        select from holdfast.lane_activity a where a.lane_id = n.lane
+          and a.at >= holdfast.clock() - interval '5 minutes' offset 0)
       on conflict (lane_id) do update set at = excluded.at
     )
     insert into holdfast.stat (
@@ -132,7 +139,8 @@ begin
 end
 $$;
 comment on function holdfast.fold_stats(boolean) is
-  'Add up what was reported since the last time into the statistics of its minute and hour; of the last minute alone, if not all of them.';
+  'Add up what was reported since the last time into the statistics of its minute and hour; of the last '
+  'minute alone, if not all of them.';
 
 -- One number for each of the 52 buckets, out of pairs of a bucket and a number.
 create or replace function holdfast.histogram(buckets integer[], jobs numeric[])
@@ -142,7 +150,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select array_agg(coalesce(p.jobs, 0)::integer order by b.bucket)
   from generate_series(0, 51) b (bucket)
-  left join (select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
+  left join (
+    select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
     on p.bucket = b.bucket
 $$;
 comment on function holdfast.histogram(integer[], numeric[]) is 'How many there are in each bucket.';
@@ -156,8 +165,8 @@ as $$
 $$;
 comment on function holdfast.add_counts(integer[], integer[]) is 'The sum of two histograms.';
 
--- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times are
--- taken to be spread evenly, by their logarithm.
+-- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times
+-- are taken to be spread evenly, by their logarithm.
 create or replace function holdfast.percentiles(counts bigint[], shares double precision[])
 returns double precision[]
 language plpgsql immutable
@@ -210,4 +219,5 @@ begin
   return forgotten;
 end
 $$;
-comment on function holdfast.forget_stats(timestamptz) is 'Count what is left to count, then delete the statistics of minutes and hours long ago.';
+comment on function holdfast.forget_stats(timestamptz) is
+  'Count what is left to count, then delete the statistics of minutes and hours long ago.';

@@ -8,6 +8,8 @@
 -- looked for behind the heads is hardly ever there, and the look goes through all that
 -- was done since that snapshot: it rests a thousand times as long as it took, up to
 -- five minutes.
+--
+-- The body is long on purpose: it is a list of parts that have nothing in common.
 -- holdfast: role worker
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
@@ -62,7 +64,8 @@ begin
       select j.id
       from holdfast.worker w
       cross join lateral (
-        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id limit 50000 for update skip locked
+        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id
+          limit 50000 for update skip locked
       ) j
       where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
       limit 50000);
@@ -130,7 +133,9 @@ begin
   done := done + amount;
 
   -- One that fails stops no other, and undoes nothing of the above.
-  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes}'::text[] loop
+  foreach part in array '{
+    sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes
+  }'::text[] loop
     continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, '5 minutes', now_at);
     continue when part = 'retire_lanes' and holdfast.rests(part, upkeep.rest, 100, '15 minutes', now_at);
     begin
@@ -144,8 +149,10 @@ begin
         when 'check_heads' then holdfast.check_heads()
         when 'retire_lanes' then holdfast.retire_lanes(now_at)
         when 'settle_lanes' then holdfast.settle_lanes()
-        when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
-        when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
+        when 'make_partitions'
+          then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
+        when 'drop_partitions'
+          then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
       if part = 'retire_lanes' then
         perform holdfast.note_look(part, part_begun_at);
@@ -160,11 +167,13 @@ begin
 end
 $$;
 comment on function holdfast.upkeep(interval) is
-  'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
+  'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not'
+  ' if the last one ended less than a rest ago.';
 
 -- Whether a duty has its rest: the one it is given, and some times as long as it took, but
 -- at most so long. Without a rest, as by hand, it has none.
-create or replace function holdfast.rests(duty text, rest interval, times integer, most interval, now_at timestamptz)
+create or replace function holdfast.rests(
+  duty text, rest interval, times integer, most interval, now_at timestamptz)
 returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -173,11 +182,13 @@ as $$
     select
     from holdfast.duty d
     where d.name = rests.duty
-      and now_at between d.looks[1] and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
+      and now_at between d.looks[1]
+        and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
       and rests.rest is not null)
 $$;
 comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
-  'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as it took.';
+  'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as '
+  'it took.';
 
 create or replace function holdfast.note_look(duty text, begun_at timestamptz)
 returns void
@@ -205,7 +216,9 @@ begin
   oldest := now_at - holdfast.longest_retention();
   delete from holdfast.waiter w
   where w.since < now_at - interval '1 minute'
-    and (w.since < now_at - interval '7 days' or not exists (select from holdfast.live j where j.id = w.job_id offset 0));
+    and (
+      w.since < now_at - interval '7 days'
+      or not exists (select from holdfast.live j where j.id = w.job_id offset 0));
   get diagnostics waiters = row_count;
   return waiters
     + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{live,dead_letter}')
@@ -219,14 +232,16 @@ comment on function holdfast.forget_finished(timestamptz) is
 
 -- Up to 10,000 old rows of a table, but not those of a job that stands in one of
 -- these others. The time is asked again as they go: a row may be another version by then.
-create or replace function holdfast.forget_old(from_table text, time_column text, oldest timestamptz, unless_in text[])
+create or replace function holdfast.forget_old(
+  from_table text, time_column text, oldest timestamptz, unless_in text[])
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   others text := (
-    select string_agg(format(' and not exists (select from holdfast.%I x where x.id = o.job_id offset 0)', u), '')
+    select string_agg(
+      format(' and not exists (select from holdfast.%I x where x.id = o.job_id offset 0)', u), '')
     from unnest(unless_in) u);
   forgotten integer;
 begin
@@ -273,9 +288,11 @@ begin
     begin
       -- Not gone through because rows come in: see migration 0014.
       execute format(
-        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
+        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with '
+        '(vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
         name, parent);
-      execute format('alter table holdfast.%I replica identity full', name); -- rows are deleted, also where all tables are published
+      -- rows are deleted, also where all tables are published
+      execute format('alter table holdfast.%I replica identity full', name);
       execute format(
         'alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
         parent, name, day::timestamptz, (day + 1)::timestamptz);
@@ -287,4 +304,5 @@ begin
   return made;
 end
 $$;
-comment on function holdfast.make_partitions(timestamptz, text) is 'Make the daily partitions of finished jobs, or of events, for the next week.';
+comment on function holdfast.make_partitions(timestamptz, text) is
+  'Make the daily partitions of finished jobs, or of events, for the next week.';

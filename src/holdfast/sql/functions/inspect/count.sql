@@ -10,11 +10,14 @@
 --   finished
 --   held        always: no more than what the workers have in their hands.
 
--- The live jobs of a queue, or of all, by task and state: how many, when the oldest was made, and since when the
--- first one waits (pending), is held, or is due (scheduled). Places are given in the order of becoming pending, so
--- the first job of a lane is the one that waits longest.
+-- The live jobs of a queue, or of all, by task and state: how many, when the oldest was made, and since when
+-- the first one waits (pending), is held, or is due (scheduled). Places are given in the order of becoming
+-- pending, so the first job of a lane is the one that waits longest.
+--
+-- The body is long on purpose: it is one query for each state.
 create or replace function holdfast.count_live(of_queue text default null)
-returns table (queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz, since timestamptz)
+returns table (
+  queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz, since timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -35,7 +38,8 @@ begin
   select greatest(most / greatest(count(*), 1), 1000) into share
   from holdfast.lane l
   where exists (
-    select from holdfast.live j where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head offset 0);
+    select from holdfast.live j where j.lane_id = l.id and j.state = 'pending'
+      and j.seq >= l.safe_head offset 0);
   return query
     select
       l.queue, l.task, 'pending',
@@ -72,7 +76,9 @@ begin
         j.lane_id, case when r.job_id is null then 'claimed' else 'running' end as state, count(*) as jobs,
         min(j.created_at) as oldest_at, min(j.claimed_at) as since
       from holdfast.live j
-      left join lateral (select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+      left join lateral (
+        select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r
+        on true
       where j.state = 'claimed'
       group by 1, 2
       offset 0
@@ -111,7 +117,8 @@ begin
     group by l.queue, l.task;
 end
 $$;
-comment on function holdfast.count_live(text) is 'Live jobs by queue, task and state: counted where they are few, estimated where they are very many.';
+comment on function holdfast.count_live(text) is
+  'Live jobs by queue, task and state: counted where they are few, estimated where they are very many.';
 
 create or replace function holdfast.estimate_lane(lane_id integer, first bigint)
 returns bigint
@@ -121,7 +128,9 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
-  select round(sum(case when s.jobs < 25 then s.jobs else least(s.width, 24.0 / (s.last - s.first) * s.width) end))::bigint
+  select round(
+    sum(case when s.jobs < 25 then s.jobs
+    else least(s.width, 24.0 / (s.last - s.first) * s.width) end))::bigint
   from (
     select w.width, d.jobs, d.first, d.last
     from (
@@ -149,7 +158,8 @@ as $$
     ) d
   ) s
 $$;
-comment on function holdfast.estimate_lane(integer, bigint) is 'About how many jobs are pending in a lane from this place on.';
+comment on function holdfast.estimate_lane(integer, bigint) is
+  'About how many jobs are pending in a lane from this place on.';
 
 -- Jobs that ended, by queue, task and state: the dead letters, or the finished ones that are kept.
 create or replace function holdfast.count_ended(ended text, of_queue text default null)
@@ -171,7 +181,8 @@ declare
   size bigint;
   percent double precision;
 begin
-  execute format('select count(*) > $1 from (select from holdfast.%I limit $1 + 1) e', source) into many using most;
+  execute format(
+    'select count(*) > $1 from (select from holdfast.%I limit $1 + 1) e', source) into many using most;
   if many then
     select sum(pg_relation_size(t.relid)) / current_setting('block_size')::integer into size
     from pg_partition_tree(('holdfast.' || source)::regclass) t;
@@ -188,7 +199,8 @@ begin
 end
 $$;
 comment on function holdfast.count_ended(text, text) is
-  'Dead or finished jobs by queue, task and state: counted where they are few, estimated where they are very many.';
+  'Dead or finished jobs by queue, task and state: counted where they are few, estimated where they are '
+  'very many.';
 
 -- How many jobs there are per queue and state, and when the oldest was made.
 -- holdfast: role worker viewer
@@ -212,7 +224,8 @@ as $$
   order by c.queue, c.state
 $$;
 comment on function holdfast.count_jobs() is
-  'Per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and whether the number is an estimate: very many are not counted one by one.';
+  'Per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and whether '
+  'the number is an estimate: very many are not counted one by one.';
 
 -- The same without the last column, which clients of 0.1 would not know what to do with.
 -- holdfast: role worker viewer
@@ -224,4 +237,5 @@ as $$
   select c.queue, c.state, c.jobs, c.oldest_at, c.paused from holdfast.count_jobs() c
 $$;
 comment on function holdfast.stats() is
-  'Per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. Very many are estimated: count_jobs() says which.';
+  'Per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. Very many'
+  ' are estimated: count_jobs() says which.';

@@ -17,7 +17,8 @@ as $$
 #variable_conflict use_column
 declare
   checks constant text[] := '{
-    version, settings, timeouts, connections, snapshots, prepared, long_transactions, blocked, notifications, wraparound,
+    version, settings, timeouts, connections, snapshots, prepared, long_transactions, blocked, notifications,
+      wraparound,
     indexes, triggers, vacuum, size, sequences, partitions, statements,
     duties, heads, lanes, workers, unserved, dead_letters, payloads, attempts, volume,
     rights, test_clock}';
@@ -41,7 +42,8 @@ begin
       found_any := true;
       severity := 'info';
       finding := format('This check could not be made: %s.', sqlerrm);
-      remedy := 'The owner of the schema holdfast may lack a right: grant pg_monitor to it, or let a superuser look.';
+      remedy := 'The owner of the schema holdfast may lack a right: grant pg_monitor to it, or let a '
+                'superuser look.';
       detail := jsonb_build_object('sqlstate', sqlstate);
       return next;
     end;
@@ -56,4 +58,5 @@ begin
 end
 $$;
 comment on function holdfast.doctor(boolean) is
-  'What is wrong with this system, or may soon be: severity (info, warning, critical), what was found and what to do. With healthy, also the checks that found nothing, as ok.';
+  'What is wrong with this system, or may soon be: severity (info, warning, critical), what was found and '
+  'what to do. With healthy, also the checks that found nothing, as ok.';

@@ -18,7 +18,9 @@ as $$
   union all
   select
     'critical',
-    format('Everybody has rights on %s of holdfast: %s.', holdfast.amount_in_words(count(distinct c.relname), 'table'),
+    format(
+      'Everybody has rights on %s of holdfast: %s.',
+      holdfast.amount_in_words(count(distinct c.relname), 'table'),
       string_agg(distinct c.relname, ', ')),
     'revoke all on all tables in schema holdfast from public;',
     jsonb_build_object('tables', jsonb_agg(distinct c.relname))
@@ -29,7 +31,9 @@ as $$
   union all
   select
     'critical',
-    format('Everybody may call %s of holdfast: %s.', holdfast.amount_in_words(count(distinct p.proname), 'function'),
+    format(
+      'Everybody may call %s of holdfast: %s.',
+      holdfast.amount_in_words(count(distinct p.proname), 'function'),
       string_agg(distinct p.proname, ', ')),
     'revoke all on all routines in schema holdfast from public;',
     jsonb_build_object('functions', jsonb_agg(distinct p.proname))
@@ -45,7 +49,9 @@ as $$
     case when bool_or(c.relname = 'live') then 'critical' else 'warning' end, -- there nothing is checked
     format('Role %s may %s on holdfast.%s directly, past the functions.', pg_get_userbyid(a.grantee),
       lower(string_agg(distinct a.privilege_type, ', ')), string_agg(distinct c.relname, ', holdfast.')),
-    format('revoke all on all tables in schema holdfast from %I; then grant it one of our roles: holdfast migrate --roles',
+    format(
+      'revoke all on all tables in schema holdfast from %I; then grant it one of our roles: holdfast migrate '
+      '--roles',
       pg_get_userbyid(a.grantee)),
     jsonb_build_object('role', pg_get_userbyid(a.grantee), 'tables', jsonb_agg(distinct c.relname))
   from pg_class c, aclexplode(c.relacl) a
@@ -57,7 +63,9 @@ as $$
   union all
   select
     'info',
-    format('Holdfast is connected as superuser %s, in %s.', a.usename, holdfast.amount_in_words(count(*), 'session')),
+    format(
+      'Holdfast is connected as superuser %s, in %s.', a.usename,
+      holdfast.amount_in_words(count(*), 'session')),
     'A worker needs no more than the functions: holdfast migrate --roles',
     jsonb_build_object('role', a.usename, 'sessions', count(*))
   from pg_stat_activity a
@@ -65,7 +73,8 @@ as $$
   where a.datname = current_database()
     and a.application_name like 'holdfast%'
     and r.rolsuper
-    and current_setting('holdfast.embedded', true) is distinct from 'on' -- a server of one's own has nobody else
+    -- a server of one's own has nobody else
+    and current_setting('holdfast.embedded', true) is distinct from 'on'
   group by a.usename
 $$;
 comment on function holdfast.doctor_rights(timestamptz) is 'Rights that are too wide.';

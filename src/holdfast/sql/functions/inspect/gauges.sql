@@ -25,9 +25,12 @@ begin
         cross join lateral unnest(w.seen_at) s (seen_at)
       ), 0)::double precision,
       'How long the oldest transaction that may have enqueued something is open.'),
-    ('duties_failed', (select count(*) from holdfast.duty d where d.error_at > now_at - interval '5 minutes')::double precision,
+    ('duties_failed',
+      (select count(*) from holdfast.duty d
+      where d.error_at > now_at - interval '5 minutes')::double precision,
       'Background duties that failed within the last five minutes.');
 end
 $$;
 comment on function holdfast.gauges() is
-  'What a monitoring system wants to see of the database itself: each with its name, its value and what it says.';
+  'What a monitoring system wants to see of the database itself: each with its name, its value and what it '
+  'says.';

@@ -36,7 +36,8 @@ left join holdfast.event_count c on c.job_id = f.id
 union all
 select
   d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
-  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at, d.duration,
+  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at,
+    d.duration,
   d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
   null, null, coalesce(c.events, 0)
 from holdfast.dead_letter d
@@ -87,8 +88,10 @@ left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'pending'
 union all
 select
-  j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at, j.created_at,
-  j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null, null,
+  j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at,
+    j.created_at,
+  j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null,
+    null,
   j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
 from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
@@ -96,11 +99,14 @@ left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'scheduled'
 union all
 select
-  j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then 'claimed' else 'running' end,
+  j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then 'claimed'
+    else 'running' end,
   j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null,
-  greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer, r.stage,
+  greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
+    r.stage,
   r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
-  -- If it goes on as it did until it last said how far it is. No function of ours: who reads a view needs its rights.
+  -- If it goes on as it did until it last said how far it is. No function of ours: who reads a view needs its
+  -- rights.
   case when r.progress between 1 and 100 then
     greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
   end,
@@ -130,9 +136,12 @@ as $$
 begin
   return query
     select
-      j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state else 'running' end,
-      j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null::timestamptz,
-      greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease, r.progress::integer,
+      j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state
+        else 'running' end,
+      j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at,
+        null::timestamptz,
+      greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease,
+        r.progress::integer,
       r.stage, r.message, null::jsonb, j.last_error, j.cancel_requested_at, j.headers, r.step,
       case when r.progress between 1 and 100 then
         greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
@@ -142,12 +151,14 @@ begin
     cross join lateral (select j.* from holdfast.live j where j.id = i offset 0) j
     join holdfast.lane l on l.id = j.lane_id
     -- Only a job that is held has a lease and a worker.
-    left join lateral (select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+    left join lateral (
+      select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
     left join holdfast.worker w on w.id = j.worker_id
     left join lateral (select c.events from holdfast.event_count c where c.job_id = j.id offset 0) c on true;
 end
 $$;
-comment on function holdfast.live_jobs(uuid[]) is 'Those of these jobs that are live, with all there is to them.';
+comment on function holdfast.live_jobs(uuid[]) is
+  'Those of these jobs that are live, with all there is to them.';
 
 -- Every job as whoever asks may see it: the jobs of their queues, and of payloads what
 -- is shown to them. A barrier, or a condition of theirs could see rows before ours
@@ -175,19 +186,25 @@ select
   j.worker_name,
   j.lease,
   j.progress,
-  holdfast.text_as_seen(j.stage, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as stage,
-  holdfast.text_as_seen(j.message, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as message,
+  holdfast.text_as_seen(
+    j.stage, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as stage,
+  holdfast.text_as_seen(
+    j.message, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as message,
   holdfast.as_seen(j.result, j.queue, j.payload, (select holdfast.sees_payloads())) as result,
-  holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as last_error,
+  holdfast.text_as_seen(
+    j.last_error, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as last_error,
   j.cancel_requested_at,
-  nullif(holdfast.as_seen(j.headers, j.queue, j.payload, (select holdfast.sees_payloads())), '"*****"') as headers,
-  holdfast.text_as_seen(j.step, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as step,
+  nullif(
+    holdfast.as_seen(j.headers, j.queue, j.payload, (select holdfast.sees_payloads())), '"*****"') as headers,
+  holdfast.text_as_seen(
+    j.step, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as step,
   j.time_left,
   j.events
 from holdfast.every_job j
 where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
 comment on view holdfast.jobs is
-  'Every job that whoever asks may see, live, finished and dead, with one set of columns and a readable state; secrets and redacted keys are masked.';
+  'Every job that whoever asks may see, live, finished and dead, with one set of columns and a readable '
+  'state; secrets and redacted keys are masked.';
 
 -- A row of the one view as a row of the other: for functions that read the first, and
 -- mask only what they return.
@@ -257,7 +274,8 @@ comment on function holdfast.job(uuid) is 'One job by its id.';
 
 -- holdfast: role worker viewer
 create or replace function holdfast.list_workers()
-returns table (id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
+returns table (
+  id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
   started_at timestamptz, heartbeat_at timestamptz, recovered integer)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -280,4 +298,5 @@ as $$
     or exists (select from unnest(w.queues) q where holdfast.in_reach(q))
   order by w.started_at desc
 $$;
-comment on function holdfast.list_workers() is 'The workers of the last day, what they serve and hold, and when they were last heard of.';
+comment on function holdfast.list_workers() is
+  'The workers of the last day, what they serve and hold, and when they were last heard of.';

@@ -29,7 +29,9 @@ begin
     perform holdfast.refuse_value('id', null, 'must be the id of a job');
   end if;
   if not holdfast.unrestricted() and cardinality(holdfast.jobs_in_reach(array[why.id])) = 0 then
-    return query values ('unknown', 'There is no job with this id in your queues.', 'Check the id and the database.', null::jsonb);
+    return query values (
+      'unknown', 'There is no job with this id in your queues.', 'Check the id and the database.',
+      null::jsonb);
     return;
   end if;
   select j.* into job from holdfast.live j where j.id = why.id;
@@ -75,7 +77,8 @@ begin
 end
 $$;
 comment on function holdfast.why(uuid) is
-  'Why a job does not run: what stands in its way, the decisive reason first, with what to do; or how it ended.';
+  'Why a job does not run: what stands in its way, the decisive reason first, with what to do; or how it '
+  'ended.';
 
 -- Workers that can be believed to live: not lost, not gone, heard of within their lease.
 create or replace function holdfast.live_workers(now_at timestamptz)
@@ -89,7 +92,8 @@ as $$
     and w.left_at is null
     and greatest(w.heartbeat_at, w.graced_at) + w.lease_time > now_at
 $$;
-comment on function holdfast.live_workers(timestamptz) is 'The workers that were heard of within their lease.';
+comment on function holdfast.live_workers(timestamptz) is
+  'The workers that were heard of within their lease.';
 
 create or replace function holdfast.serves(worker holdfast.worker, queue text, task text)
 returns boolean
@@ -98,4 +102,5 @@ as $$
   select (worker.queues is null or serves.queue = any(worker.queues))
     and (worker.tasks is null or serves.task = any(worker.tasks))
 $$;
-comment on function holdfast.serves(holdfast.worker, text, text) is 'Whether a worker takes jobs of this queue and task.';
+comment on function holdfast.serves(holdfast.worker, text, text) is
+  'Whether a worker takes jobs of this queue and task.';

@@ -5,7 +5,7 @@
 --   │ │ ┌ hour, 0-23
 --   │ │ │ ┌ day of the month, 1-31, L for the last
 --   │ │ │ │ ┌ month, 1-12 or jan-dec
---   │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday; 1#2 the second Monday, 5L the last Friday
+-- │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday; 1#2 the second Monday, 5L the last Friday
 --   0 0 9 * * mon-fri
 --
 -- Each is a list of numbers, ranges (a-b), everything (*), and steps through one
@@ -37,7 +37,8 @@ begin
     else holdfast.next_by_elapsed_time(parsed, after, next_occurrence.zone)
   end;
   if found_at is null then
-    perform holdfast.refuse_value('cron', next_occurrence.cron, 'never comes: there is no such day in the next 50 years');
+    perform holdfast.refuse_value(
+      'cron', next_occurrence.cron, 'never comes: there is no such day in the next 50 years');
   end if;
   return found_at;
 end
@@ -64,7 +65,8 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is 'The next occurrence of an expression that names times of the day.';
+comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is
+  'The next occurrence of an expression that names times of the day.';
 
 -- Every moment at which the clocks show a matching time. Between two changes of the
 -- clocks they run evenly; so each stretch is searched by itself.
@@ -107,8 +109,10 @@ language plpgsql stable
 as $$
 declare
   about timestamptz := wall at time zone zone;
-  changed_at timestamptz := holdfast.clock_change(about - interval '25 hours', about + interval '25 hours', zone);
-  before timestamptz := (wall - holdfast.clock_offset(changed_at - interval '1 second', zone)) at time zone 'UTC';
+  changed_at timestamptz := holdfast.clock_change(
+    about - interval '25 hours', about + interval '25 hours', zone);
+  before timestamptz := (
+    wall - holdfast.clock_offset(changed_at - interval '1 second', zone)) at time zone 'UTC';
   since timestamptz := (wall - holdfast.clock_offset(changed_at, zone)) at time zone 'UTC';
 begin
   return case
@@ -118,7 +122,8 @@ begin
   end;
 end
 $$;
-comment on function holdfast.first_moment(timestamp, text) is 'The first moment at which the clocks of a zone show this time, or go past it.';
+comment on function holdfast.first_moment(timestamp, text) is
+  'The first moment at which the clocks of a zone show this time, or go past it.';
 
 -- The first moment of other clocks: after `low`, up to `high`, between which they change once at most.
 create or replace function holdfast.clock_change(low timestamptz, high timestamptz, zone text)
@@ -145,7 +150,8 @@ begin
   return high;
 end
 $$;
-comment on function holdfast.clock_change(timestamptz, timestamptz, text) is 'When the clocks of a zone change between two times, if they do.';
+comment on function holdfast.clock_change(timestamptz, timestamptz, text) is
+  'When the clocks of a zone change between two times, if they do.';
 
 create or replace function holdfast.clock_offset(at timestamptz, zone text)
 returns interval
@@ -153,7 +159,8 @@ language sql stable
 as $$
   select (at at time zone zone) - (at at time zone 'UTC')
 $$;
-comment on function holdfast.clock_offset(timestamptz, text) is 'How far the clocks of a zone are ahead of UTC at a time.';
+comment on function holdfast.clock_offset(timestamptz, text) is
+  'How far the clocks of a zone are ahead of UTC at a time.';
 
 -- The next matching time on a clock that runs evenly; null if there is none in 50 years.
 create or replace function holdfast.next_match(cron holdfast.cron, after timestamp)
@@ -175,7 +182,8 @@ begin
   return day + make_time(cron.hours[1], cron.minutes[1], cron.seconds[1]);
 end
 $$;
-comment on function holdfast.next_match(holdfast.cron, timestamp) is 'The next matching time on a clock that runs evenly.';
+comment on function holdfast.next_match(holdfast.cron, timestamp) is
+  'The next matching time on a clock that runs evenly.';
 
 create or replace function holdfast.next_time(cron holdfast.cron, since time)
 returns time
@@ -202,7 +210,8 @@ begin
   return make_time(later, cron.minutes[1], cron.seconds[1]);
 end
 $$;
-comment on function holdfast.next_time(holdfast.cron, time) is 'The first matching time of a day, from this one on.';
+comment on function holdfast.next_time(holdfast.cron, time) is
+  'The first matching time of a day, from this one on.';
 
 -- Month by month. A 29th of February that is a certain day of the week comes every 40
 -- years at the latest.
@@ -229,7 +238,9 @@ begin
           m.weekday = any(cron.weekdays)
             or m.weekday * 10 + (m.day + 6) / 7 = any(cron.nth_weekdays)
             or (m.day + 7 > last_day and m.weekday = any(cron.last_weekdays)) as by_week
-        from (select n as day, (first_weekday + n - 1) % 7 as weekday from generate_series(first_day, last_day) n) m
+        from (
+          select n as day, (first_weekday + n - 1) % 7 as weekday
+          from generate_series(first_day, last_day) n) m
       ) d
       where case when cron.both_days then d.by_month and d.by_week else d.by_month or d.by_week end;
       if found_day is not null then

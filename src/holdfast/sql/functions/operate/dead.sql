@@ -30,7 +30,9 @@ as $$
       and (
         list_dead.error is null
         or strpos(lower(j.last_error), lower(list_dead.error)) > 0
-          and strpos(lower(holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads()))), lower(list_dead.error)) > 0
+          and strpos(
+            lower(holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads()))),
+            lower(list_dead.error)) > 0
       )
       and (list_dead.died_after is null or j.finished_at >= list_dead.died_after)
       and (list_dead.died_before is null or j.finished_at < list_dead.died_before)
@@ -58,7 +60,9 @@ as $$
     and (
       pick_dead.error is null
       or strpos(lower(d.last_error), lower(pick_dead.error)) > 0
-        and strpos(lower(holdfast.text_as_seen(d.last_error, d.queue, d.payload, (select holdfast.sees_payloads()))), lower(pick_dead.error)) > 0
+        and strpos(
+          lower(holdfast.text_as_seen(d.last_error, d.queue, d.payload, (select holdfast.sees_payloads()))),
+          lower(pick_dead.error)) > 0
     )
     and (pick_dead.died_after is null or d.died_at >= pick_dead.died_after)
     and (pick_dead.died_before is null or d.died_at < pick_dead.died_before)
@@ -66,7 +70,8 @@ as $$
   limit pick_dead.amount
   for update skip locked
 $$;
-comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is 'Lock the dead letters that match.';
+comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is
+  'Lock the dead letters that match.';
 
 -- Put dead letters, locked by the caller, back on their queues: the same id,
 -- payload, headers, priority and time of making; attempts and deaths start again at 0, and
@@ -89,7 +94,8 @@ begin
     from (select distinct d.queue, d.priority, d.task from holdfast.dead_letter d where d.id = any(ids)) p
   ),
   back as (
-    insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
+    insert into holdfast.live (
+      id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
     select
       d.id, p.lane_id, d.task, d.payload,
       coalesce(d.headers, '{}') || '{"resumes": true}',
@@ -112,12 +118,14 @@ begin
   end if;
   perform holdfast.log_live(
     revived, 'job.replayed',
-    array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]), now_at);
+    array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]),
+      now_at);
   perform holdfast.wake_lanes(lanes);
   return cardinality(revived);
 end
 $$;
-comment on function holdfast.revive(uuid[], timestamptz, boolean) is 'Put dead letters back on their queues; returns how many.';
+comment on function holdfast.revive(uuid[], timestamptz, boolean) is
+  'Put dead letters back on their queues; returns how many.';
 
 -- Remove dead letters for good, with the errors of those that were there.
 create or replace function holdfast.erase_dead(ids uuid[])
@@ -146,10 +154,12 @@ as $$
   )
   select count(*) from gone
 $$;
-comment on function holdfast.erase_dead(uuid[]) is 'Remove dead letters for good, with their errors and steps; returns how many.';
+comment on function holdfast.erase_dead(uuid[]) is
+  'Remove dead letters for good, with their errors and steps; returns how many.';
 
 create or replace function holdfast.note_dead(
-  action text, jobs bigint, queue text, task text, error text, died_after timestamptz, died_before timestamptz)
+  action text, jobs bigint, queue text, task text, error text, died_after timestamptz,
+    died_before timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
@@ -179,7 +189,8 @@ begin
 end
 $$;
 comment on function holdfast.replay(uuid, boolean) is
-  'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the steps not if it is to start over. Returns pending.';
+  'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the'
+  ' steps not if it is to start over. Returns pending.';
 
 -- holdfast: role operator
 create or replace function holdfast.replay_many(
@@ -201,18 +212,23 @@ declare
 begin
   perform holdfast.check_amount(replay_many.amount);
   perform holdfast.check_filter(
-    replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.everything);
+    replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
+      replay_many.everything);
   replayed := holdfast.revive(
     array(select holdfast.pick_dead(
-      replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
+      replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
+        replay_many.amount)),
     holdfast.clock(), replay_many.start_over);
   perform holdfast.note_dead(
-    'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before);
+    'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after,
+      replay_many.died_before);
   return replayed;
 end
 $$;
-comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
-  'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
+comment
+  on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
+  'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They '
+  'go on after their finished steps unless they are to start over.';
 
 -- holdfast: role operator
 create or replace function holdfast.purge(id uuid)
@@ -250,11 +266,14 @@ declare
 begin
   perform holdfast.check_amount(purge_many.amount);
   perform holdfast.check_filter(
-    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.everything);
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
+      purge_many.everything);
   purged := holdfast.erase_dead(array(select holdfast.pick_dead(
-    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount)));
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
+      purge_many.amount)));
   perform holdfast.note_dead(
-    'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before);
+    'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after,
+      purge_many.died_before);
   return purged;
 end
 $$;
@@ -291,7 +310,8 @@ begin
   return 'dead';
 end
 $$;
-comment on function holdfast.give_up(uuid, text) is 'Send a waiting job to the dead letters by hand, with a reason.';
+comment on function holdfast.give_up(uuid, text) is
+  'Send a waiting job to the dead letters by hand, with a reason.';
 
 create or replace function holdfast.refuse_unless_dead(id uuid, verb text, to_state text)
 returns void
@@ -299,10 +319,12 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.refuse_transition(
-    refuse_unless_dead.id, refuse_unless_dead.to_state, format('only a dead job can be %s', refuse_unless_dead.verb),
+    refuse_unless_dead.id, refuse_unless_dead.to_state,
+      format('only a dead job can be %s', refuse_unless_dead.verb),
     'holdfast.list_dead() shows those that are.')
 $$;
-comment on function holdfast.refuse_unless_dead(uuid, text, text) is 'Raise the error for a job that is not among the dead letters.';
+comment on function holdfast.refuse_unless_dead(uuid, text, text) is
+  'Raise the error for a job that is not among the dead letters.';
 
 -- An empty text filters nothing: it is a variable that was not set, never "all of them".
 create or replace function holdfast.check_filter(
@@ -318,7 +340,8 @@ begin
     and died_after is null
     and died_before is null
   then
-    perform holdfast.refuse_value('everything', everything::text, 'no filter is given; say everything => true for all dead jobs');
+    perform holdfast.refuse_value(
+      'everything', everything::text, 'no filter is given; say everything => true for all dead jobs');
   end if;
 end
 $$;

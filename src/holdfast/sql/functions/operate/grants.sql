@@ -15,10 +15,12 @@ begin
     perform holdfast.refuse_value('role', grant_queues.role, 'there is no such role in this cluster');
   end if;
   if holdfast.is_owner(grant_queues.role::name) then
-    perform holdfast.refuse_value('role', grant_queues.role, 'owns the tables, and can be kept from none of them');
+    perform holdfast.refuse_value(
+      'role', grant_queues.role, 'owns the tables, and can be kept from none of them');
   end if;
   if holdfast.acts_as(grant_queues.role::name, 'holdfast_worker') then
-    perform holdfast.refuse_value('role', grant_queues.role, 'is a worker, and workers claim from every queue');
+    perform holdfast.refuse_value(
+      'role', grant_queues.role, 'is a worker, and workers claim from every queue');
   end if;
   perform holdfast.check_queues(q) from unnest(grant_queues.queues) q;
   insert into holdfast.access (role_id, queues, granted_by, granted_at)
@@ -43,7 +45,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_queues(text) is 'Refuse what is neither the name of a queue nor the beginning of names with a star.';
+comment on function holdfast.check_queues(text) is
+  'Refuse what is neither the name of a queue nor the beginning of names with a star.';
 
 -- holdfast: role owner
 create or replace function holdfast.revoke_queues(role text, queues text[] default null)
@@ -70,7 +73,8 @@ begin
     and not exists (select from holdfast.access a where a.role_id = known) then
     -- Without its last one it would see all of them: that must be what is meant.
     perform holdfast.refuse_value(
-      'queues', revoke_queues.queues::text, 'these are all that the role is kept to: leave queues out to let it use every queue');
+      'queues', revoke_queues.queues::text,
+        'these are all that the role is kept to: leave queues out to let it use every queue');
   end if;
   if cardinality(gone) > 0 then
     perform holdfast.note('revoke queues', revoke_queues.role, to_jsonb(gone));
@@ -79,7 +83,8 @@ begin
 end
 $$;
 comment on function holdfast.revoke_queues(text, text[]) is
-  'Take queues away from a role that is kept to some; without queues it is kept to none any more, and may use all. Returns how many were taken.';
+  'Take queues away from a role that is kept to some; without queues it is kept to none any more, and may '
+  'use all. Returns how many were taken.';
 
 -- holdfast: role owner
 create or replace function holdfast.list_grants()

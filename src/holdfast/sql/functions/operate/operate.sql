@@ -65,7 +65,8 @@ begin
       union all
       select i, 'requested' from unnest(held) i
       union all
-      select i, case when i = any(mine) then (select v.state from holdfast.verdict(i, null, 'cancel') v) end from unnest(others) i
+      select i, case when i = any(mine) then (select v.state from holdfast.verdict(i, null, 'cancel') v) end
+        from unnest(others) i
     ) a
     order by a.id;
   if cardinality(ids) = 1 then
@@ -73,12 +74,14 @@ begin
     from unnest(waiting || held) i;
   elsif cardinality(waiting || held) > 0 then
     perform holdfast.note(
-      'cancel many', 'jobs', jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
+      'cancel many', 'jobs',
+        jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
   end if;
 end
 $$;
 comment on function holdfast.cancel_many(uuid[]) is
-  'Call jobs off: cancelled, requested (a worker holds it), the end state that it had already, or null for no such job.';
+  'Call jobs off: cancelled, requested (a worker holds it), the end state that it had already, or null for '
+  'no such job.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.cancel(id uuid)
@@ -101,7 +104,8 @@ comment on function holdfast.cancel(uuid) is
 -- The live jobs of a queue or a task that nobody has called off yet, by id. The
 -- settings leave one plan: along the primary key from `after` on, and no further
 -- than `amount` takes, whatever the planner believes.
-create or replace function holdfast.pick_matching(queue text, task text, state text, amount integer, after uuid)
+create or replace function holdfast.pick_matching(
+  queue text, task text, state text, amount integer, after uuid)
 returns setof uuid
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -125,7 +129,8 @@ as $$
   order by j.id
   limit pick_matching.amount
 $$;
-comment on function holdfast.pick_matching(text, text, text, integer, uuid) is 'The ids of live jobs that match, in order, behind a given one.';
+comment on function holdfast.pick_matching(text, text, text, integer, uuid) is
+  'The ids of live jobs that match, in order, behind a given one.';
 
 -- Call off what waits or runs in a queue, or of a task, or both; all of it only with
 -- `everything`. In batches by
@@ -150,7 +155,8 @@ declare
   ids uuid[];
   last uuid;
 begin
-  if nullif(cancel_matching.queue, '') is null and nullif(cancel_matching.task, '') is null and cancel_matching.everything is not true then
+  if nullif(cancel_matching.queue, '') is null and nullif(cancel_matching.task, '') is null
+    and cancel_matching.everything is not true then
     perform holdfast.refuse_value('queue', null, 'name a queue, a task or both, or say everything => true');
   end if;
   if cancel_matching.state not in ('scheduled', 'pending', 'claimed') then
@@ -158,7 +164,8 @@ begin
   end if;
   perform holdfast.check_amount(cancel_matching.amount);
   ids := array(select holdfast.pick_matching(
-    cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount, cancel_matching.after));
+    cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount,
+      cancel_matching.after));
   last := case when cardinality(ids) = cancel_matching.amount then ids[cardinality(ids)] end;
   if cancel_matching.state is not null then
     -- Those that still are in that state, now that nobody else can change it.
@@ -178,7 +185,8 @@ begin
 end
 $$;
 comment on function holdfast.cancel_matching(text, text, text, integer, uuid, boolean) is
-  'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
+  'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled,'
+  ' for how many it was requested, and the id after which to go on, if any are left.';
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
 -- holdfast: role worker
@@ -263,7 +271,8 @@ begin
   return known;
 end
 $$;
-comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once; returns the state that it has then.';
+comment on function holdfast.run_now(uuid) is
+  'Make a scheduled job pending at once; returns the state that it has then.';
 
 -- Due now, and pending. The caller has locked it.
 create or replace function holdfast.hurry(id uuid, now_at timestamptz)
@@ -319,7 +328,8 @@ comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queu
 -- reached makes it pending at once. The time is read once the job is locked: it may
 -- have passed meanwhile, and no scheduled job may stand behind the low-water mark.
 -- holdfast: role operator
-create or replace function holdfast.reschedule(id uuid, run_at timestamptz default null, delay interval default null)
+create or replace function holdfast.reschedule(
+  id uuid, run_at timestamptz default null, delay interval default null)
 returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -337,7 +347,8 @@ begin
   select j.state, j.lane_id into known from holdfast.live j where j.id = reschedule.id for update;
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_transition(
-      reschedule.id, 'scheduled', 'only a scheduled job can be given another time', 'Cancel it, and enqueue it anew with run_at or delay.');
+      reschedule.id, 'scheduled', 'only a scheduled job can be given another time',
+        'Cancel it, and enqueue it anew with run_at or delay.');
   end if;
   now_at := holdfast.clock();
   due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);

@@ -41,7 +41,8 @@ begin
     where p.task = set_retry_policy.task
       and (not p.declared
         or (p.max_attempts, p.base, p.factor, p.cap, p.jitter) is not distinct from (
-          set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap, set_retry_policy.jitter))
+          set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap,
+            set_retry_policy.jitter))
   ) then
     return; -- as at nearly every start of a worker: it waits for nobody then
   end if;
@@ -63,14 +64,17 @@ begin
       cap = excluded.cap, jitter = excluded.jitter, declared = excluded.declared
     where (p.declared or not excluded.declared)
       and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
-        excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter, excluded.declared);
+        excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter,
+          excluded.declared);
   if not set_retry_policy.declared then
     select p.* into given from holdfast.retry_policy p where p.task = set_retry_policy.task;
     perform holdfast.note('set retry policy', set_retry_policy.task, holdfast.policy_changes(known, given));
   end if;
 end
 $$;
-comment on function holdfast.set_retry_policy(text, integer, interval, double precision, interval, double precision, boolean) is
+comment
+  on function holdfast.set_retry_policy(
+  text, integer, interval, double precision, interval, double precision, boolean) is
   'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
 
 -- For a worker, that says what its code does, and may say no more.
@@ -88,10 +92,13 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.set_retry_policy(
-    declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base, declare_retry_policy.factor,
+    declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base,
+      declare_retry_policy.factor,
     declare_retry_policy.cap, declare_retry_policy.jitter, true)
 $$;
-comment on function holdfast.declare_retry_policy(text, integer, interval, double precision, interval, double precision) is
+comment
+  on function holdfast.declare_retry_policy(
+  text, integer, interval, double precision, interval, double precision) is
   'Say how the code of a task wants it to be retried; what an operator has said goes before it.';
 
 -- Forget what was set: the task follows its queue and the default again, and a
@@ -117,7 +124,9 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.reset_retry_policy(text) is 'Forget how a task is retried, so that its queue and the default decide; whether there was anything to forget.';
+comment on function holdfast.reset_retry_policy(text) is
+  'Forget how a task is retried, so that its queue and the default decide; whether there was anything to '
+  'forget.';
 
 -- For the audit log, as configure has it: what is not the same, before and after.
 create or replace function holdfast.policy_changes(known holdfast.retry_policy, given holdfast.retry_policy)
@@ -129,11 +138,14 @@ as $$
   from unnest(array['max_attempts', 'base', 'factor', 'cap', 'jitter']) k
   where to_jsonb(known) ->> k is distinct from to_jsonb(given) ->> k
 $$;
-comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is 'What differs between two policies of a task, before and after; a missing one says nothing.';
+comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is
+  'What differs between two policies of a task, before and after; a missing one says nothing.';
 
 -- holdfast: role viewer
 create or replace function holdfast.list_retry_policies()
-returns table (task text, max_attempts integer, base interval, factor double precision, cap interval, jitter double precision,
+returns table (
+  task text, max_attempts integer, base interval, factor double precision, cap interval,
+  jitter double precision,
   declared boolean)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -142,7 +154,8 @@ as $$
   from holdfast.retry_policy p
   order by p.task
 $$;
-comment on function holdfast.list_retry_policies() is 'How each task is retried that says so itself; a null is left to its queue and the default.';
+comment on function holdfast.list_retry_policies() is
+  'How each task is retried that says so itself; a null is left to its queue and the default.';
 
 -- What decides on max_attempts has changed: from now on no lane is believed.
 --
@@ -199,7 +212,8 @@ begin
   return settled;
 end
 $$;
-comment on function holdfast.settle_lanes() is 'Note in each lane how often its jobs are tried, where that has changed since; how many.';
+comment on function holdfast.settle_lanes() is
+  'Note in each lane how often its jobs are tried, where that has changed since; how many.';
 
 -- Asked for each job whose code declares how often it is tried.
 create or replace function holdfast.is_operated(task text)

@@ -30,7 +30,9 @@ begin
       ),
       -- what could be granted, and who has it
       thing (kind, name, id, target, privilege, acl) as (
-        select 'function', p.proname, p.oid, format('%s %s', case p.prokind when 'p' then 'procedure' else 'function' end, p.oid::regprocedure), 'execute', p.proacl
+        select 'function', p.proname, p.oid,
+          format('%s %s', case p.prokind when 'p' then 'procedure' else 'function' end, p.oid::regprocedure),
+          'execute', p.proacl
         from pg_proc p
         where p.pronamespace = 'holdfast'::regnamespace
           and p.prokind in ('f', 'p')
@@ -43,7 +45,8 @@ begin
         where c.relnamespace = 'holdfast'::regnamespace
           and c.relkind in ('r', 'p', 'v', 'S')
         union all
-        select 'column', a.attname, a.attrelid, format('table holdfast.job'), format('insert (%I)', a.attname), a.attacl
+        select 'column', a.attname, a.attrelid, format('table holdfast.job'),
+          format('insert (%I)', a.attname), a.attacl
         from pg_attribute a
         where a.attrelid = 'holdfast.job'::regclass
           and a.attnum > 0
@@ -52,14 +55,18 @@ begin
       state as (
         select
           t.*, l.rolname,
-          exists (select from holdfast.role_rights() r where r.kind = t.kind and r.name = t.name and r.role = l.role) as wanted,
+          exists (
+            select from holdfast.role_rights() r where r.kind = t.kind and r.name = t.name
+            and r.role = l.role) as wanted,
           array(select lower(a.privilege_type) from aclexplode(t.acl) a where a.grantee = l.oid) as has
         from thing t, let_in l
       )
       select
         case when s.wanted
           then format('grant %s on %s to %I', s.privilege, s.target, s.rolname)
-          else format('revoke %s on %s from %I', case s.kind when 'column' then format('all (%I)', s.name) else 'all' end, s.target, s.rolname)
+          else format(
+            'revoke %s on %s from %I', case s.kind when 'column' then format('all (%I)', s.name)
+            else 'all' end, s.target, s.rolname)
         end
       from state s
       where s.wanted and split_part(s.privilege, ' ', 1) <> all(s.has)
@@ -70,7 +77,8 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.grant_rights() is 'Give the roles that were let into this schema the rights of role_rights(), and no others.';
+comment on function holdfast.grant_rights() is
+  'Give the roles that were let into this schema the rights of role_rights(), and no others.';
 
 -- Create the roles that the cluster lacks, and let them in. Two databases of one cluster may
 -- do this at the same time: the second finds them there.
@@ -112,7 +120,8 @@ begin
   perform holdfast.grant_rights();
 end
 $$;
-comment on function holdfast.create_roles() is 'Create the roles that are missing, and let them into this database.';
+comment on function holdfast.create_roles() is
+  'Create the roles that are missing, and let them into this database.';
 
 -- Every process reads this when it starts, whatever its role.
 -- holdfast: role producer worker viewer

@@ -56,7 +56,8 @@ begin
       return given.next_at;
     end if;
     if not given.declared then
-      perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
+      perform holdfast.refuse_value(
+        'name', given.name, 'there is a schedule of this name; change it, or remove it first');
     end if;
     select s.* into known from holdfast.schedule s where s.name = given.name for update;
     exit when found; -- else somebody has removed it just now
@@ -66,8 +67,12 @@ begin
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
-comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
-  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, as code says it at each start, one of this name is changed to this, unless an operator has made or changed that.';
+comment
+  on function holdfast.add_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
+  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it '
+  'first does. With declared, as code says it at each start, one of this name is changed to this, unless an'
+  ' operator has made or changed that.';
 
 -- For a worker, that says what its code does, and may say no more.
 -- holdfast: role worker operator
@@ -90,12 +95,17 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.add_schedule(
-    declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every, declare_schedule.zone,
-    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority, declare_schedule.max_attempts,
+    declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every,
+      declare_schedule.zone,
+    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
+      declare_schedule.max_attempts,
     declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
 $$;
-comment on function holdfast.declare_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
-  'Let a task run at regular times as its code says; what an operator has made or changed stays. Returns when it next does.';
+comment
+  on function holdfast.declare_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+  'Let a task run at regular times as its code says; what an operator has made or changed stays. Returns '
+  'when it next does.';
 
 -- Change what is given, and leave the rest. A paused schedule stays paused, and one
 -- that code has declared is the operator's from now on.
@@ -123,14 +133,18 @@ declare
   known holdfast.schedule := holdfast.known_schedule(change_schedule.name);
   given holdfast.schedule := known;
   changes jsonb := jsonb_strip_nulls(jsonb_build_object(
-    'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone', change_schedule.zone,
-    'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority', change_schedule.priority,
-    'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap', change_schedule.overlap,
+    'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone',
+      change_schedule.zone,
+    'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority',
+      change_schedule.priority,
+    'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap',
+      change_schedule.overlap,
     'jitter', change_schedule.jitter));
   next_at timestamptz;
 begin
   if changes = '{}' then
-    perform holdfast.refuse_value('name', change_schedule.name, 'say what to change: cron, every, zone, task, payload ...');
+    perform holdfast.refuse_value(
+      'name', change_schedule.name, 'say what to change: cron, every, zone, task, payload ...');
   end if;
   if change_schedule.cron is not null or change_schedule.every is not null then
     given.cron := change_schedule.cron;
@@ -154,7 +168,9 @@ begin
   return next_at;
 end
 $$;
-comment on function holdfast.change_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+comment
+  on function holdfast.change_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
   'Change what is given of a schedule, from its next time on; returns when that is.';
 
 -- Another expression, interval or zone starts anew from now; anything else keeps its next tick.
@@ -176,14 +192,16 @@ begin
   set
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
-    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at, next_at = given.next_at,
+    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at,
+      next_at = given.next_at,
     planned_at = given.planned_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
   return given.next_at;
 end
 $$;
-comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is 'Write the new state of a schedule; returns its next time.';
+comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is
+  'Write the new state of a schedule; returns its next time.';
 
 create or replace function holdfast.check_schedule(given holdfast.schedule)
 returns void
@@ -201,7 +219,9 @@ begin
   if given.every not between interval '1 second' and interval '366 days'
     or extract(microseconds from given.every)::bigint % 1000000 <> 0
     or extract(year from given.every) <> 0 or extract(month from given.every) <> 0 then
-    perform holdfast.refuse_value('every', given.every::text, 'must be whole seconds, from 1 second to 366 days; months differ, so use cron for them');
+    perform holdfast.refuse_value(
+      'every', given.every::text,
+      'must be whole seconds, from 1 second to 366 days; months differ, so use cron for them');
   end if;
   if given.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
@@ -233,7 +253,8 @@ begin
   return holdfast.seen_schedule(known_schedule.name);
 end
 $$;
-comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
+comment on function holdfast.known_schedule(text) is
+  'A schedule by its name, locked; refused if there is none.';
 
 -- As it is, for whoever only looks.
 create or replace function holdfast.seen_schedule(name text)
@@ -247,7 +268,9 @@ declare
 begin
   select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
   if not found or not (holdfast.unrestricted() or holdfast.in_reach(known.queue)) then
-    perform holdfast.refuse_value('name', seen_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
+    perform holdfast.refuse_value(
+      'name', seen_schedule.name,
+      'there is no schedule of this name; holdfast.list_schedules() has them all');
   end if;
   return known;
 end
@@ -272,7 +295,8 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.pause_schedule(text) is 'Let the times of a schedule pass without a job; whether it was running.';
+comment on function holdfast.pause_schedule(text) is
+  'Let the times of a schedule pass without a job; whether it was running.';
 
 -- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
 -- was owed before.
@@ -298,7 +322,8 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.resume_schedule(text) is 'Go on with a paused schedule at its next time; whether it was paused.';
+comment on function holdfast.resume_schedule(text) is
+  'Go on with a paused schedule at its next time; whether it was paused.';
 
 -- holdfast: role operator
 create or replace function holdfast.remove_schedule(name text)
@@ -308,7 +333,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  delete from holdfast.schedule s where s.name = remove_schedule.name and ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue));
+  delete from holdfast.schedule s where s.name = remove_schedule.name
+    and ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue));
   if not found then
     return false;
   end if;
@@ -316,7 +342,8 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.remove_schedule(text) is 'Forget a schedule; its jobs stay. Whether there was one.';
+comment on function holdfast.remove_schedule(text) is
+  'Forget a schedule; its jobs stay. Whether there was one.';
 
 -- A job besides its times, which go on as they were; paused or not. It locks
 -- nothing that the times wait for, unless they must not overlap with it.
@@ -340,27 +367,35 @@ begin
   return job_id;
 end
 $$;
-comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
+comment on function holdfast.run_schedule(text) is
+  'Run the job of a schedule now, besides its times; returns its id.';
 
 -- holdfast: role worker viewer
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
-  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer,
-  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean, paused_at timestamptz,
+  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text,
+    priority integer,
+  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean,
+    paused_at timestamptz,
   next_at timestamptz, upcoming timestamptz[], last_at timestamptz, last_job uuid, skipped bigint, error text)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select
-    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every, s.zone, s.task,
-    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer, s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
-    case when s.paused_at is null then s.next_at end, array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped, s.error
+    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every,
+      s.zone, s.task,
+    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer,
+      s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
+    case when s.paused_at is null then s.next_at end,
+      array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped,
+      s.error
   from holdfast.schedule s
   where ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue))
   order by s.name
 $$;
 comment on function holdfast.list_schedules(integer) is
-  'All schedules, with the times to come, this many of each (none if it is paused), and what they say in words.';
+  'All schedules, with the times to come, this many of each (none if it is paused), and what they say in '
+  'words.';
 
 -- holdfast: role viewer
 create or replace function holdfast.upcoming(name text, amount integer default 5)
@@ -393,7 +428,8 @@ begin
   end;
 end
 $$;
-comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is 'The next times of a schedule that is at hand.';
+comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is
+  'The next times of a schedule that is at hand.';
 
 -- The next tick after a time. Intervals are counted from when the schedule was made.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
@@ -403,11 +439,13 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case
     when given.every is null then holdfast.next_occurrence(given.cron, after, given.zone)
-    else given.created_at + make_interval(secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
+    else given.created_at + make_interval(
+      secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
   end
   from (select extract(epoch from given.every)::double precision as seconds) e
 $$;
-comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is 'The next time of a schedule after another.';
+comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is
+  'The next time of a schedule after another.';
 
 -- The last tick up to a time, given one before it: halved until a second is left.
 create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
@@ -431,7 +469,8 @@ begin
   return holdfast.tick_after(given, low);
 end
 $$;
-comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is 'The last time of a schedule up to another, from its next one on.';
+comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
+  'The last time of a schedule up to another, from its next one on.';
 
 -- Whoever sleeps on the queue looks at the schedules anew as it wakes up.
 create or replace function holdfast.wake_schedulers(queue text)
@@ -441,4 +480,5 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.wake(wake_schedulers.queue, true, true)
 $$;
-comment on function holdfast.wake_schedulers(text) is 'Let the workers of a queue look at the schedules anew.';
+comment on function holdfast.wake_schedulers(text) is
+  'Let the workers of a queue look at the schedules anew.';
