@@ -85,7 +85,7 @@ begin
 end
 $$;
 comment on function holdfast.due_time(timestamptz, interval, timestamptz) is
-  'The time at which a job is due, checked; null for at once.';
+  'Return the checked time at which a job is due; null for at once.';
 
 -- The size is that of the JSON text as claims hand it out. What is stored says
 -- little about it: 1e100000 takes 16 bytes there and 100,001 as text.
@@ -120,7 +120,7 @@ as $$
     and holdfast.is_readable(headers, headers::text)
 $$;
 comment on function holdfast.are_headers(jsonb) is
-  'Whether these are headers that a job may be enqueued with.';
+  'Return whether these are headers that a job may be enqueued with.';
 
 create or replace function holdfast.refuse_headers(headers jsonb)
 returns void
@@ -141,7 +141,7 @@ begin
   perform holdfast.check_json('headers', headers);
 end
 $$;
-comment on function holdfast.refuse_headers(jsonb) is 'Raise what is wrong with headers, if anything is.';
+comment on function holdfast.refuse_headers(jsonb) is 'Raise an error if headers break a rule.';
 
 -- Whether Python can read a value again: one that it cannot would spoil every list in
 -- which it stands. Its decoders give up at about 900 levels, depending on who calls them,
@@ -162,7 +162,7 @@ as $$
     )
 $$;
 comment on function holdfast.is_readable(jsonb, text) is
-  'Whether a value has at most 200 levels, and no number that a double cannot hold.';
+  'Return whether a value has at most 200 levels and no number that a double cannot hold.';
 
 create or replace function holdfast.has_long_number(value jsonb)
 returns boolean
@@ -171,7 +171,7 @@ as $$
   select jsonb_path_exists(value, 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)')
 $$;
 comment on function holdfast.has_long_number(jsonb) is
-  'Whether there is a number in a value that a double cannot hold.';
+  'Return whether a value contains a number that a double cannot hold.';
 
 create or replace function holdfast.check_json(field text, value jsonb)
 returns void
@@ -192,7 +192,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python could not read again.';
+comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python cannot read back.';
 
 -- Claims and duties read what others committed a moment ago: under an older
 -- snapshot a head could pass a job, so they refuse to run there.
@@ -212,4 +212,4 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_isolation(text) is 'Refuse any isolation level but read committed.';
+comment on function holdfast.check_isolation(text) is 'Refuse every isolation level except read committed.';

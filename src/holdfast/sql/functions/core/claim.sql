@@ -238,8 +238,8 @@ begin
   end loop;
 end
 $$;
-comment
-  on function holdfast.claim_by_level(text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
+comment on function holdfast.claim_by_level(
+  text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
   'Claim many jobs, suspects, or jobs from several lanes; a part of claim().';
 
 -- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the
@@ -341,7 +341,7 @@ as $$
     and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
 $$;
 comment on function holdfast.lanes_at_work(text[], text[], integer) is
-  'The lanes that have jobs to claim, and the place of the first one.';
+  'Return the lanes that have jobs to claim, each with the place of the first one.';
 
 -- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first
 -- job of each; the largest place there is, if there are fewer jobs.
@@ -425,7 +425,7 @@ begin
 end
 $$;
 comment on function holdfast.reach(integer[], bigint[], integer) is
-  'The place up to which the oldest jobs of several lanes lie, so many of them together.';
+  'Return the place up to which the oldest jobs of several lanes lie, for a given number of jobs.';
 
 create or replace function holdfast.attending(worker uuid, now_at timestamptz)
 returns setof boolean
@@ -439,7 +439,7 @@ as $$
     and w.heartbeat_at > now_at - w.lease_time / 3
 $$;
 comment on function holdfast.attending(uuid, timestamptz) is
-  'A row if a worker is known and was heard of lately.';
+  'Return a row if a worker is known and sent a heartbeat recently.';
 
 -- How large a payload may be when it is sent. How large one is that was compressed is
 -- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
@@ -455,7 +455,7 @@ as $$
   end
 $$;
 comment on function holdfast.bytes_at_most(jsonb) is
-  'How large a payload may be when it is sent, told without unpacking it.';
+  'Return an upper bound of the size of a payload as it is sent, without unpacking it.';
 
 -- How many of the jobs at these places have room together, and how large they are. No
 -- more of them are unpacked than have room.
@@ -489,7 +489,7 @@ begin
 end
 $$;
 comment on function holdfast.fitting(tid[], bigint) is
-  'How many of the first jobs have payloads that have room together, and how large these are.';
+  'Return how many of the first jobs fit together, and how many bytes they have.';
 
 -- What a claim took, for a caller whose reply was lost on the way.
 -- holdfast: role worker
@@ -513,4 +513,4 @@ as $$
   order by l.priority desc, l.kind desc, j.seq
 $$;
 comment on function holdfast.claimed(uuid, uuid) is
-  'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
+  'Return the jobs that a worker holds under a lease. Call it after a claim whose reply was lost.';

@@ -7,6 +7,6 @@ returns timestamptz
 language sql volatile parallel safe
 as 'select clock_timestamp()';
 
-comment on function holdfast.clock() is 'The time by which everything is judged: the database''s own.';
+comment on function holdfast.clock() is 'Return the time of the database, by which everything is decided.';
 comment on function holdfast.new_id() is
-  'A new job id: a UUID of version 7, so ids sort by the time they were made.';
+  'Return a new job id: a UUID of version 7, so that ids sort by the time they were made.';

@@ -56,7 +56,7 @@ exception when insufficient_privilege then
 end
 $$;
 comment on function holdfast.cluster_mark() is
-  'The system identifier and the timeline of this cluster; null if the owner may not read them.';
+  'Return the system identifier and the timeline of this cluster; null if the owner may not read them.';
 
 create or replace function holdfast.cluster_shift(epoch integer, mark text)
 returns bigint
@@ -186,7 +186,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select (number::text::bigint + shift)::text::xid8
 $$;
-comment on function holdfast.shifted(xid8, bigint) is 'A transaction number plus the shift of its cluster.';
+comment on function holdfast.shifted(xid8, bigint) is
+  'Add the shift of a cluster to its transaction numbers.';
 
 create or replace function holdfast.shifted(seen pg_snapshot, shift bigint)
 returns pg_snapshot
@@ -203,4 +204,4 @@ as $$
   end
 $$;
 comment on function holdfast.shifted(pg_snapshot, bigint) is
-  'A snapshot whose numbers are moved by the shift of their cluster.';
+  'Add the shift of a cluster to its transaction numbers.';

@@ -114,8 +114,7 @@ begin
   return job_id;
 end
 $$;
-comment
-  on function holdfast.enqueue(
+comment on function holdfast.enqueue(
   text, jsonb, text, integer, timestamptz, interval, integer, uuid, jsonb, integer) is
   'Put one job on a queue; it exists if and only if the calling transaction commits. Returns its id.';
 select holdfast.replace_function(
@@ -239,8 +238,7 @@ begin
   return query select unnest(new_ids);
 end
 $$;
-comment
-  on function holdfast.enqueue_many(
+comment on function holdfast.enqueue_many(
   text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], jsonb[], integer[]) is
   'Put many jobs on their queues in one call, all or none. Returns their ids in the order given.';
 select holdfast.replace_function(
@@ -301,7 +299,7 @@ begin
 end
 $$;
 comment on function holdfast.use_id(uuid, text, jsonb, timestamptz, text) is
-  'Note an id that a caller supplied; false if the same job has it already.';
+  'Record an id that a caller supplied. Returns false if the same job has it already.';
 
 create or replace function holdfast.refuse_id(id uuid)
 returns void
@@ -317,4 +315,4 @@ begin
 end
 $$;
 comment on function holdfast.refuse_id(uuid) is
-  'Raise the error for an id that is not the caller''s to use, without a word on its job.';
+  'Raise the error for an id that the caller may not use, without a word about its job.';

@@ -59,8 +59,8 @@ begin
   order by e.n;
 end
 $$;
-comment
-  on function holdfast.log_events(uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
+comment on function holdfast.log_events(
+  uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
   'Write events of jobs in the order given.';
 
 -- The same for one event each of jobs that are still there.
@@ -88,7 +88,7 @@ begin
 end
 $$;
 comment on function holdfast.log_live(uuid[], text, jsonb[], timestamptz) is
-  'Write an event of each of these live jobs.';
+  'Write an event for each of these live jobs.';
 
 create or replace function holdfast.check_event(name text, data jsonb)
 returns void
@@ -196,8 +196,8 @@ begin
 end
 $$;
 comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[], boolean) is
-  'Publish numbered events of running jobs; returns the jobs that are no longer held, and with skip_locked '
-  'those that another transaction has locked.';
+  'Publish numbered events of running jobs. Returns the jobs that are no longer held, and with skip_locked '
+  'also those that another transaction has locked.';
 
 -- Reading. A cursor says what was seen: for one job the id of its last event; for a
 -- queue, or all of them, a snapshot, because transactions may commit late. What is
@@ -290,7 +290,8 @@ begin
 end
 $$;
 comment on function holdfast.read_events(uuid, text, text, integer) is
-  'The events of a job, a queue or all, after a cursor, in order; each with the cursor to go on after it.';
+  'Return the events of a job, a queue or all queues after a cursor, in order, each with the cursor behind '
+  'it.';
 
 -- Handlers publish what they like, also what they were told in confidence.
 create or replace function holdfast.event_as_seen(given holdfast.event, in_full boolean)
@@ -304,7 +305,7 @@ as $$
   end
 $$;
 comment on function holdfast.event_as_seen(holdfast.event, boolean) is
-  'The data of an event as whoever asks may see it.';
+  'Return the data of an event as the caller may see it.';
 
 -- What is visible now. What this transaction itself has written is not yet, nor on a
 -- standby what comes after the oldest open transaction: it does not know which are.
@@ -325,7 +326,7 @@ as $$
   from (select pg_current_snapshot() as seen) s, (select pg_current_xact_id_if_assigned() as own) o
 $$;
 comment on function holdfast.seen_now() is
-  'The snapshot of this moment, without what this transaction itself has written.';
+  'Return the current snapshot, without what this transaction has written.';
 
 -- The events that the one snapshot did not show and the other does, by id.
 create or replace function holdfast.events_between(
@@ -370,7 +371,7 @@ begin
 end
 $$;
 comment on function holdfast.events_between(text, pg_snapshot, pg_snapshot, bigint, bigint) is
-  'The events that the one snapshot did not show and the other does.';
+  'Return the events that are visible in the second snapshot and not in the first.';
 
 -- The cursor of this moment: for who wants to hear of what comes, and not of what was.
 -- holdfast: role viewer
@@ -385,4 +386,4 @@ as $$
   end
 $$;
 comment on function holdfast.event_cursor(uuid) is
-  'The cursor of this moment in the events of a job, or else of a queue or all.';
+  'Return the current cursor in the events of a job, a queue or all queues.';

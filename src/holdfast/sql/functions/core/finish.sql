@@ -256,8 +256,8 @@ end
 $$;
 comment on function holdfast.finish(
   uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[], boolean) is
-  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and'
-  ' why; with skip_locked also those that another transaction has locked, as 55P03.';
+  'Report the outcomes of many jobs, each under the lease of its claim. Returns the refused reports with '
+  'the reasons; with skip_locked also those of jobs that another transaction has locked, as 55P03.';
 
 -- The events of jobs that finish() has just completed or cancelled: for a completed
 -- one only if it has others, which those in `maybe` may have.
@@ -312,7 +312,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_reports(uuid[], uuid[], text[]) is 'Refuse reports that cannot be read.';
+comment on function holdfast.check_reports(uuid[], uuid[], text[]) is
+  'Refuse reports with unknown outcomes or arrays of different lengths.';
 
 create or replace function holdfast.refuse_doubles(ids uuid[])
 returns void

@@ -37,8 +37,8 @@ begin
 end
 $$;
 comment on function holdfast.lane(text, integer, text, integer) is
-  'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in '
-  'lane_id.';
+  'Return the lane of a queue, priority and task; create it if it is new. A bulk COPY into holdfast.job '
+  'needs it as lane_id.';
 
 create or replace function holdfast.make_lane(queue text, priority integer, task text, kind integer)
 returns integer
@@ -60,7 +60,7 @@ as $$
   select m.id from made m
 $$;
 comment on function holdfast.make_lane(text, integer, text, integer) is
-  'Make a lane, without a check, and return its id.';
+  'Create a lane without checks and return its id.';
 
 -- Two that come at once may both be let in: the limit is not exact.
 create or replace function holdfast.check_lanes(queue text, priority integer, task text)
@@ -93,7 +93,7 @@ begin
 end
 $$;
 comment on function holdfast.check_lanes(text, integer, text) is
-  'Refuse a new lane in a queue that has as many as it may have.';
+  'Refuse a new lane in a queue that has reached its limit.';
 
 -- Return the lane of this kind for jobs that are in a lane of the same queue, priority and task.
 --
@@ -120,7 +120,7 @@ as $$
   where l.id = sibling.lane_id
 $$;
 comment on function holdfast.sibling(integer, integer) is
-  'The fresh, returned or suspect lane beside a lane.';
+  'Return the fresh, returned or suspect lane beside a lane.';
 
 -- What a bulk COPY into holdfast.job must know, once for each queue, priority
 -- and task, in the order given. `declared` is what the code of each task says of
@@ -161,5 +161,5 @@ as $$
   order by p.n
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
-  'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of '
-  'max_attempts, whether the caller may, and the time.';
+  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane, the default'
+  ' of max_attempts, and the limit of payloads.';

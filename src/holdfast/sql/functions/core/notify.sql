@@ -16,8 +16,8 @@ as $$
   end
 $$;
 comment on function holdfast.channel(text) is
-  'The channel to LISTEN on for a queue, or for all of them (*); the payload of a notification is the name '
-  'of the queue.';
+  'Return the channel to LISTEN on for a queue, or for all queues (*). The payload of a notification is the'
+  ' name of a queue.';
 
 -- Who sleeps and wants to be woken: not one that was killed in its sleep and is
 -- not yet declared lost.
@@ -29,7 +29,7 @@ where w.asleep
   and w.left_at is null
   and w.heartbeat_at + w.lease_time > holdfast.clock();
 comment on view holdfast.sleeper is
-  'Live workers that want to be notified: those that sleep of all jobs, busy ones of those above a priority.';
+  'Live workers that want to be notified: sleeping ones of all jobs, busy ones of jobs above a priority.';
 
 -- Who sleeps for jobs of a task: anybody that serves its queue, anybody that serves
 -- all. Without a SET clause, so that it becomes a part of the query that asks it.
@@ -44,8 +44,8 @@ as $$
     and (s.above is null or sleepers.priority > s.above)
 $$;
 comment on function holdfast.sleepers(text, text, integer) is
-  'Whether anybody sleeps for jobs of this queue, task and priority: of those that serve the queue, and of '
-  'those that serve all.';
+  'Return whether workers sleep for jobs of this queue, task and priority: workers that serve the queue, '
+  'and workers that serve all queues.';
 
 -- Whether this transaction sees who sleeps now: an older snapshot shows who slept
 -- when it began, and then everybody is woken.
@@ -55,7 +55,8 @@ language sql stable
 as $$
   select current_setting('transaction_isolation') = 'read committed'
 $$;
-comment on function holdfast.sees_sleepers() is 'Whether this transaction sees who sleeps now.';
+comment on function holdfast.sees_sleepers() is
+  'Return whether this transaction sees which workers sleep now.';
 
 -- Wake the sleepers for jobs of a task: those of its queue, those of every
 -- queue, or both. `set holdfast.notify = off` keeps a session silent, for
@@ -77,7 +78,7 @@ begin
 end
 $$;
 comment on function holdfast.wake(text, boolean, boolean) is
-  'Notify those that sleep for this queue, and those that sleep for all.';
+  'Notify the workers that sleep for this queue, and those that sleep for all queues.';
 
 create or replace function holdfast.wake_lanes(lanes integer[])
 returns void
@@ -91,4 +92,4 @@ as $$
     and (s.of_queue or s.of_all or not holdfast.sees_sleepers())
   group by l.queue
 $$;
-comment on function holdfast.wake_lanes(integer[]) is 'Notify the live sleepers that serve these lanes.';
+comment on function holdfast.wake_lanes(integer[]) is 'Notify the live workers that sleep for these lanes.';

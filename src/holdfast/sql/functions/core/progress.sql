@@ -76,8 +76,8 @@ begin
 end
 $$;
 comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[], boolean) is
-  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease '
-  'shown, and with skip_locked those that another transaction has locked.';
+  'Record that claimed jobs are running. Returns the jobs that are no longer held under the lease given, '
+  'and with skip_locked also those that another transaction has locked.';
 
 -- The jobs among these that are no longer held under the lease shown: for a
 -- worker, to find out what was taken away from it.
@@ -96,7 +96,7 @@ as $$
   where not exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0)
 $$;
 comment on function holdfast.not_held(uuid[], uuid[]) is
-  'Those of these jobs that are no longer held under the lease shown.';
+  'Return which of these jobs are no longer held under the leases given.';
 
 -- holdfast: role worker
 create or replace function holdfast.progress(
@@ -137,8 +137,7 @@ begin
 end
 $$;
 comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
-  'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it '
-  'was.';
+  'Report the progress of a running job: percent, stage, message and step. A null leaves a value as it is.';
 
 -- The same for many jobs, as a worker flushes it, with the checkpoints of those
 -- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
@@ -187,7 +186,7 @@ begin
   return query select * from unnest(others, are_locked);
 end
 $$;
-comment
-  on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
-  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held, '
-  'and with skip_locked those that another transaction has locked.';
+comment on function holdfast.progress_many(
+  uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
+  'Report the progress of many running jobs, and store their checkpoints. Returns the jobs that are no '
+  'longer held, and with skip_locked also those that another transaction has locked.';

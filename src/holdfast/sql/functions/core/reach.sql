@@ -11,7 +11,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(nullif(current_setting('role'), 'none'), session_user)::name
 $$;
-comment on function holdfast.caller() is 'The role with whose rights this function was called.';
+comment on function holdfast.caller() is 'Return the role with whose rights the calling function was called.';
 
 -- Whether a role has all the rights of another at hand; not if there is no such role.
 create or replace function holdfast.acts_as(role name, other name)
@@ -23,7 +23,7 @@ as $$
     select from pg_roles r where r.rolname = acts_as.other and pg_has_role(acts_as.role, r.oid, 'usage')
   )
 $$;
-comment on function holdfast.acts_as(name, name) is 'Whether a role may do what another may.';
+comment on function holdfast.acts_as(name, name) is 'Return whether a role has the rights of another role.';
 
 create or replace function holdfast.is_owner(role name)
 returns boolean
@@ -33,7 +33,8 @@ as $$
   select pg_has_role(is_owner.role, c.relowner, 'usage') from pg_class c
     where c.oid = 'holdfast.live'::regclass
 $$;
-comment on function holdfast.is_owner(name) is 'Whether a role owns Holdfast''s tables, or is a superuser.';
+comment on function holdfast.is_owner(name) is
+  'Return whether a role owns the tables of Holdfast or is a superuser.';
 
 -- Whether a role is kept to some queues. An owner reads the tables themselves, and a
 -- worker claims from any queue, so neither can be.
@@ -50,7 +51,7 @@ as $$
     and not holdfast.is_owner(is_bound.role)
     and not holdfast.acts_as(is_bound.role, 'holdfast_worker')
 $$;
-comment on function holdfast.is_bound(name) is 'Whether a role is kept to some queues.';
+comment on function holdfast.is_bound(name) is 'Return whether a role is restricted to some queues.';
 
 -- holdfast: role viewer
 create or replace function holdfast.unrestricted()
@@ -65,7 +66,7 @@ begin
   return not holdfast.is_bound(session_user) and not holdfast.is_bound(holdfast.caller());
 end
 $$;
-comment on function holdfast.unrestricted() is 'Whether whoever asks may use every queue.';
+comment on function holdfast.unrestricted() is 'Return whether the caller may use every queue.';
 
 -- Its price is a lie that is nearly always true: where nobody is kept to anything it is
 -- not called, and the planner must not go out of its way to call it less often.
@@ -87,7 +88,7 @@ as $$
     ))
   from (values (session_user::name), (holdfast.caller())) who (role)
 $$;
-comment on function holdfast.in_reach(text) is 'Whether whoever asks may see and use this queue.';
+comment on function holdfast.in_reach(text) is 'Return whether the caller may see and use this queue.';
 
 -- All of them at once, for what reads many jobs: lanes know every queue that was ever used.
 -- holdfast: role viewer
@@ -100,7 +101,7 @@ as $$
     select l.queue from (select distinct l.queue from holdfast.lane l) l where holdfast.in_reach(l.queue))
 $$;
 comment on function holdfast.queues_in_reach() is
-  'The queues that whoever asks may see and use, of those that were ever used.';
+  'Return the queues that the caller may use, among all that were ever used.';
 
 -- For a call about one queue: refuse those of others.
 create or replace function holdfast.check_queue(queue text)
@@ -120,7 +121,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_queue(text) is 'Refuse a queue that whoever asks may not use.';
+comment on function holdfast.check_queue(text) is 'Refuse a queue that the caller may not use.';
 
 -- For what counts for all queues: refuse those who are kept to some.
 create or replace function holdfast.check_unrestricted(what text)
@@ -138,7 +139,7 @@ begin
 end
 $$;
 comment on function holdfast.check_unrestricted(text) is
-  'Refuse what counts for all queues to those who are kept to some.';
+  'Refuse a call that affects all queues if the caller is restricted to some.';
 
 -- Those of these jobs that are in queues of whoever asks.
 create or replace function holdfast.jobs_in_reach(ids uuid[])
@@ -157,7 +158,7 @@ begin
 end
 $$;
 comment on function holdfast.jobs_in_reach(uuid[]) is
-  'Those of these jobs whose queues whoever asks may use.';
+  'Return which of these jobs are in queues that the caller may use.';
 
 -- A job in a queue of others is no job.
 create or replace function holdfast.check_job(id uuid)
@@ -172,7 +173,7 @@ begin
 end
 $$;
 comment on function holdfast.check_job(uuid) is
-  'Refuse a job whose queue whoever asks may not use, as one that does not exist.';
+  'Refuse a job in a queue that the caller may not use, as if it did not exist.';
 
 -- All that has had this id: it may be used again once the job has ended, and what is
 -- kept by id alone, such as errors and events, does not say of which.
@@ -190,7 +191,7 @@ as $$
   select d.queue, d.payload, d.died_at from holdfast.dead_letter d where d.id = lives_of.id
 $$;
 comment on function holdfast.lives_of(uuid) is
-  'The queues and payloads of all jobs that have had this id and are kept.';
+  'Return the queues and payloads of all jobs under this id that are kept.';
 
 -- The queue of the latest, and what must not be seen of any.
 create or replace function holdfast.found_job(id uuid)
@@ -205,5 +206,4 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.found_job(uuid) is
-  'The queue and the payload of a job, live, finished or dead; the payloads of all, where its id was used '
-  'again.';
+  'Return the queue and the payload of a live, finished or dead job; all payloads if its id was used again.';

@@ -25,4 +25,4 @@ begin
 end
 $$;
 comment on function holdfast.replace_function(text, text) is
-  'Remove the earlier signature of a function; the later one gets the rights that were granted on it.';
+  'Remove the earlier signature of a function and give its rights to the later one.';

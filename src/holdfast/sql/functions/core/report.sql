@@ -59,7 +59,7 @@ begin
 end
 $$;
 comment on function holdfast.verdict(uuid, uuid, text) is
-  'Why a report under this lease is refused; no sqlstate where it is accepted.';
+  'Return why a report under this lease is refused; without an sqlstate if it is accepted.';
 
 create or replace function holdfast.refuse_report(refused holdfast.refusal, shown uuid)
 returns void
@@ -119,7 +119,7 @@ begin
 end
 $$;
 comment on function holdfast.refuse_repetition(uuid, uuid, text) is
-  'Refuse a report that is only repeated, in a transaction that has written something before it.';
+  'Refuse a repeated report in a transaction that has written something before it.';
 
 -- holdfast: role worker
 create or replace function holdfast.complete(id uuid, lease uuid, result jsonb default null)
@@ -139,7 +139,7 @@ begin
 end
 $$;
 comment on function holdfast.complete(uuid, uuid, jsonb) is
-  'Report a job as done, with its result, under the lease of its claim.';
+  'Report a job as completed, with its result, under the lease of its claim.';
 
 -- holdfast: role worker
 create or replace function holdfast.fail(
@@ -167,7 +167,7 @@ begin
 end
 $$;
 comment on function holdfast.fail(uuid, uuid, text, boolean, interval, text) is
-  'Report a job as failed: it is retried by its policy, or after retry_in, or never if retry is false.';
+  'Report a job as failed. It is retried by its policy, or after retry_in, or never if retry is false.';
 
 -- holdfast: role worker
 create or replace function holdfast.snooze(id uuid, lease uuid, delay interval)
@@ -190,7 +190,7 @@ begin
 end
 $$;
 comment on function holdfast.snooze(uuid, uuid, interval) is
-  'Put a job off for a while; this does not use up an attempt.';
+  'Put off a job for some time without using up an attempt.';
 
 -- holdfast: role worker
 create or replace function holdfast.release(id uuid, lease uuid)
@@ -209,4 +209,4 @@ begin
 end
 $$;
 comment on function holdfast.release(uuid, uuid) is
-  'Give a claimed job back unstarted, with its attempt refunded.';
+  'Give back a claimed job that was not started, and refund its attempt.';

@@ -11,7 +11,7 @@ begin
 end
 $$;
 comment on function holdfast.payload_limit(text) is
-  'How many bytes of JSON a payload of this queue may have.';
+  'Return how many bytes of JSON a payload of this queue may have.';
 
 create or replace function holdfast.lane_limit(queue text)
 returns integer
@@ -24,7 +24,7 @@ begin
     10000);
 end
 $$;
-comment on function holdfast.lane_limit(text) is 'How many lanes of fresh jobs this queue may have.';
+comment on function holdfast.lane_limit(text) is 'Return how many lanes of fresh jobs this queue may have.';
 
 -- First found wins: the call, the task's policy, the queue, the default.
 create or replace function holdfast.max_attempts(task text, queue text)
@@ -40,7 +40,7 @@ begin
 end
 $$;
 comment on function holdfast.max_attempts(text, text) is
-  'How often a job of this task and queue is tried unless its call says otherwise.';
+  'Return how often a job of this task and queue is tried unless its call says otherwise.';
 
 -- least(base × factor^(attempt − 1), cap), and up to `jitter` of that on top,
 -- so that a thousand jobs that failed together do not come back together.
@@ -69,4 +69,4 @@ as $$
   from policy
 $$;
 comment on function holdfast.retry_delay(text, integer, text) is
-  'How long a job waits after this failed attempt: exponential backoff with a cap and jitter.';
+  'Return how long a job waits after this failed attempt: exponential backoff with a cap and jitter.';

@@ -20,4 +20,4 @@ begin
   return answer;
 end
 $$;
-comment on function holdfast.is_terminal(text) is 'Whether a job in this state has come to its end.';
+comment on function holdfast.is_terminal(text) is 'Return whether a state is an end state.';

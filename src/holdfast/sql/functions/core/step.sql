@@ -19,7 +19,7 @@ begin
 end
 $$;
 comment on function holdfast.check_held(uuid, uuid, text) is
-  'Refuse what comes from somebody who does not hold the job.';
+  'Refuse a call under a lease that no longer holds the job.';
 
 -- Keep the result of a step. One that was kept before stays, and its result is
 -- what comes back: the first to finish it has done it.
@@ -76,8 +76,8 @@ begin
 end
 $$;
 comment on function holdfast.keep_step(uuid, uuid, text, jsonb, double precision) is
-  'Keep the result of a finished step under the lease of its job; returns what is kept, which is the first '
-  'one.';
+  'Store the result of a finished step under the lease of its job. Returns the stored result, which is the '
+  'first one that was reported.';
 
 -- holdfast: role worker
 create or replace function holdfast.keep_checkpoint(id uuid, lease uuid, state jsonb)
@@ -93,7 +93,7 @@ begin
 end
 $$;
 comment on function holdfast.keep_checkpoint(uuid, uuid, jsonb) is
-  'Keep how far a running job has come, under its lease; its next attempt goes on from there.';
+  'Store the progress of a running job under its lease. Its next attempt continues from there.';
 
 create or replace function holdfast.put_checkpoints(ids uuid[], states jsonb[], now_at timestamptz)
 returns void
@@ -110,7 +110,7 @@ as $$
     set job_created_at = excluded.job_created_at, state = excluded.state, changed_at = excluded.changed_at
 $$;
 comment on function holdfast.put_checkpoints(uuid[], jsonb[], timestamptz) is
-  'Write the checkpoints of jobs that are held.';
+  'Write the checkpoints of held jobs.';
 
 create or replace function holdfast.check_checkpoint(state jsonb)
 returns void
@@ -127,7 +127,7 @@ begin
 end
 $$;
 comment on function holdfast.check_checkpoint(jsonb) is
-  'Refuse a checkpoint that is no object, or too large.';
+  'Refuse a checkpoint that is not an object or is too large.';
 
 -- holdfast: role viewer
 create or replace function holdfast.job_steps(id uuid)
@@ -147,7 +147,7 @@ as $$
     and job_steps.id = any(holdfast.jobs_in_reach(array[job_steps.id]))
   order by s.position
 $$;
-comment on function holdfast.job_steps(uuid) is 'The steps that a job has finished, in their order.';
+comment on function holdfast.job_steps(uuid) is 'Return the steps that a job has finished, in order.';
 
 -- holdfast: role viewer
 create or replace function holdfast.job_checkpoint(id uuid)
@@ -161,7 +161,8 @@ as $$
   where c.job_id = job_checkpoint.id
     and job_checkpoint.id = any(holdfast.jobs_in_reach(array[job_checkpoint.id]))
 $$;
-comment on function holdfast.job_checkpoint(uuid) is 'The last checkpoint of a job; null if it has none.';
+comment on function holdfast.job_checkpoint(uuid) is
+  'Return the last checkpoint of a job; null if it has none.';
 
 -- What an attempt goes on from, in one look. Nothing of an older job with the same id.
 -- holdfast: role worker
@@ -182,7 +183,7 @@ as $$
   where j.id = memory.id
 $$;
 comment on function holdfast.memory(uuid) is
-  'The checkpoint and the finished steps of a job, with which its next attempt begins.';
+  'Return the checkpoint and the finished steps with which the next attempt of a job begins.';
 
 -- Forget what jobs have done so far: for those that start over.
 create or replace function holdfast.forget_memory(ids uuid[])
@@ -193,4 +194,4 @@ as $$
   with steps as (delete from holdfast.step s where s.job_id = any(ids))
   delete from holdfast.checkpoint c where c.job_id = any(ids)
 $$;
-comment on function holdfast.forget_memory(uuid[]) is 'Forget the steps and the checkpoint of jobs.';
+comment on function holdfast.forget_memory(uuid[]) is 'Delete the steps and checkpoints of jobs.';

@@ -38,7 +38,7 @@ as $$
   )
 $$;
 comment on function holdfast.has_uncleared_suspect(uuid, timestamptz) is
-  'Whether this worker holds a suspect that has not run for long enough to be cleared.';
+  'Return whether this worker holds a suspect that has not run long enough to be cleared.';
 
 create or replace function holdfast.clearing_time(longest interval)
 returns interval
@@ -47,7 +47,7 @@ as $$
   select greatest(interval '5 seconds', 2 * clearing_time.longest)
 $$;
 comment on function holdfast.clearing_time(interval) is
-  'How long a suspect must run to be cleared, given how long it had run at a death.';
+  'Return how long a suspect must run to be cleared, given how long it had run at a death.';
 
 -- Whether a worker may take a suspect now. Two claims of one worker must not both find
 -- that it may, so they wait for each other at its row. That also puts on record that
@@ -72,4 +72,4 @@ begin
 end
 $$;
 comment on function holdfast.may_take_suspect(uuid, timestamptz) is
-  'Whether a worker may take a suspect now; a worker takes the next one when the last is cleared.';
+  'Return whether a worker may take a suspect now: it may if its last suspect is cleared.';

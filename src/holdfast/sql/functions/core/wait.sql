@@ -30,8 +30,8 @@ begin
 end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
-  'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, '
-  'separated by commas.';
+  'Ask for a notification on a channel when these jobs end, up to 10000 jobs in a call. The payload of a '
+  'notification is their ids, or empty if there are too many.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
@@ -44,7 +44,7 @@ as $$
     and w.channel = await_no_more.channel
 $$;
 comment on function holdfast.await_no_more(uuid[], text) is
-  'Do not notify this channel of these jobs after all.';
+  'Cancel the notifications of a channel about these jobs.';
 
 -- How jobs have ended: nothing of those that have not. A job that nobody knows
 -- any more has the state null.
@@ -82,8 +82,8 @@ as $$
   where not exists (select from holdfast.live j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is
-  'Of these jobs those that have ended: state, result and last error; the state is null where there is no '
-  'such job.';
+  'Return the state, result and last error of those of these jobs that have ended; the state is null if a '
+  'job does not exist.';
 
 -- Tell who waits for these jobs that they have ended.
 create or replace function holdfast.tell_waiters(ids uuid[])
@@ -109,4 +109,5 @@ begin
   ) t;
 end
 $$;
-comment on function holdfast.tell_waiters(uuid[]) is 'Notify those who wait for the end of these jobs.';
+comment on function holdfast.tell_waiters(uuid[]) is
+  'Notify the sessions that wait for the end of these jobs.';

@@ -38,7 +38,7 @@ begin
 end
 $$;
 comment on function holdfast.register(text, text[], text[], interval, text, integer, text) is
-  'Register a consumer for one life of its process; the id it returns names it from then on.';
+  'Register a worker for one life of its process. Returns its id.';
 
 -- Called by claim: an unknown consumer is registered with the default lease
 -- time, a known one is taken as alive, a lost one is refused.
@@ -72,7 +72,7 @@ begin
 end
 $$;
 comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is
-  'Note that a consumer claims: register it if unknown, refuse it if lost.';
+  'Record that a worker claims: register it if it is unknown, refuse it if it is lost.';
 
 create or replace function holdfast.check_worker(worker uuid)
 returns void
@@ -86,7 +86,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_worker(uuid) is 'Refuse a worker that is lost, gone or unknown.';
+comment on function holdfast.check_worker(uuid) is 'Refuse a worker that is lost, has left or is unknown.';
 
 create or replace function holdfast.refuse_worker(worker uuid)
 returns void
@@ -112,7 +112,7 @@ begin
 end
 $$;
 comment on function holdfast.refuse_worker(uuid) is
-  'Raise the error for a worker that is lost, gone or unknown.';
+  'Raise the error for a worker that is lost, has left or is unknown.';
 
 -- One heartbeat per worker, not per job: however long a job runs, its lease
 -- lives as long as its worker does. It touches only the worker's row.
@@ -137,7 +137,8 @@ begin
 end
 $$;
 comment on function holdfast.heartbeat(uuid) is
-  'Say that a worker lives; refused once it was declared lost. Returns the database''s time.';
+  'Record that a worker is alive. Refuses a worker that was declared lost. Returns the time of the '
+  'database.';
 
 -- A worker that found nothing says so, looks once more, and then waits for a
 -- notification. The answer tells whether a transaction that may hold new jobs
@@ -175,8 +176,8 @@ begin
 end
 $$;
 comment on function holdfast.sleep(uuid, boolean, integer) is
-  'Say that a worker sleeps and wants to be notified, of jobs above a priority if one is given, or no '
-  'longer does; true if a transaction that may hold new jobs is open.';
+  'Record that a worker sleeps and wants notifications, or no longer does. With above, it wants only those '
+  'of jobs above a priority.';
 
 -- Leave in good order: what is still held goes back, unstarted jobs uncharged.
 -- To leave twice is no mistake: the reply to the first time may have been lost.
@@ -228,7 +229,7 @@ begin
 end
 $$;
 comment on function holdfast.leave(uuid) is
-  'Sign a worker off and give back what it still holds; returns how many jobs that were.';
+  'Deregister a worker and give back the jobs that it holds. Returns how many.';
 
 -- Give back the jobs that the database holds in a worker's name but that the
 -- worker does not know: the replies to their claims were lost for good.
@@ -271,5 +272,4 @@ begin
 end
 $$;
 comment on function holdfast.disown(uuid, uuid[], uuid[], timestamptz) is
-  'Give back, uncharged, what is held in a worker''s name but unknown to it; returns how many jobs that '
-  'were.';
+  'Give back, without a charge, the jobs that a worker holds but does not know. Returns how many.';

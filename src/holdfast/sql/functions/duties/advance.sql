@@ -182,7 +182,7 @@ begin
 end
 $$;
 comment on function holdfast.advance() is
-  'Move the heads of the lanes past what is done; returns how many moved.';
+  'Move the heads of the lanes past the jobs that are done. Returns how many heads moved.';
 
 -- Each move writes a new version of the lane's row, so a move must gain enough places. With
 -- more lanes it must gain more.
@@ -200,7 +200,7 @@ as $$
     500 + 5 * pg_stat_get_live_tuples('holdfast.lane'::regclass),
       pg_stat_get_dead_tuples('holdfast.lane'::regclass))
 $$;
-comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
+comment on function holdfast.head_step() is 'Return how many places a move of a head must gain.';
 
 -- Move the heads up to `proven`: no job can still appear at or below it.
 create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
@@ -239,7 +239,7 @@ begin
 end
 $$;
 comment on function holdfast.advance_safely(bigint, xid8) is
-  'Move the heads up to a place below which nothing can still appear.';
+  'Move the heads up to a place below which no job can appear any more.';
 
 -- Let claims find jobs that came late, at or above `from_seq`, between a safe head and the
 -- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
@@ -292,8 +292,8 @@ begin
 end
 $$;
 comment on function holdfast.take_in_late(bigint) is
-  'Let claims come to jobs that came late: give them a new place, or move the head back to them if they are'
-  ' many.';
+  'Make jobs that came late reachable for claims: give them a new place, or move the head back if they are '
+  'many.';
 
 -- Let claims read past what a long transaction holds back: past places of jobs still to
 -- come, and past jobs that a locker below `old_xid` holds. The passed jobs are read twice: to
@@ -376,7 +376,7 @@ begin
 end
 $$;
 comment on function holdfast.advance_eagerly(bigint, xid8) is
-  'Let claims read past what a long transaction holds back, up to this place at most.';
+  'Let claims read past what a long transaction holds back, up to a given place.';
 
 -- Note the transactions that now lock the jobs that were passed. When a locker has ended,
 -- another transaction may have waited for its lock and hold it.
@@ -400,7 +400,7 @@ as $$
   on conflict (xid) do update set seq = least(locker.seq, excluded.seq)
 $$;
 comment on function holdfast.note_still_locked(bigint) is
-  'Note which transactions lock the jobs between the safe heads and the heads, from this place on.';
+  'Record which transactions lock the jobs between the safe heads and the heads, from a given place on.';
 
 -- Return the full number of a transaction from the 32 bits that a row has: the one nearest to
 -- `next_xid`. This function and is_open() have no SET clause, so that PostgreSQL inlines them.
@@ -443,8 +443,8 @@ begin
 end
 $$;
 comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
-  'The time before which no scheduled job is due, from the last such time and the time from which jobs may '
-  'have come late.';
+  'Return a time before which no scheduled job is due, from the last such time and the time from which jobs'
+  ' may have come late.';
 
 -- Return the time from which promote() reads. It is like due_from(), but passes jobs that a
 -- locker below `old_xid` holds.
@@ -510,8 +510,8 @@ begin
 end
 $$;
 comment on function holdfast.promote_from(timestamptz, timestamptz, timestamptz, xid8) is
-  'The time from which promote reads, from the last such time and the time from which jobs may have come '
-  'late.';
+  'Return the time from which promote() reads, from the last such time and the time from which jobs may '
+  'have come late.';
 
 -- Return the open transactions that may have taken a place. The names of prepared ones begin
 -- with 'prepared'.
@@ -646,5 +646,5 @@ begin
 end
 $$;
 comment on function holdfast.check_heads() is
-  'Find jobs behind the head of their lane, or behind the mark of scheduled ones, and move it back; returns'
+  'Find jobs behind the head of their lane, or behind the mark of scheduled jobs, and move it back. Returns'
   ' how many were repaired.';

@@ -31,7 +31,7 @@ exception when lock_not_available then
 end
 $$;
 comment on function holdfast.try_duty(text) is
-  'Take the lock of a duty until the end of the transaction; false if another session has it.';
+  'Take the lock of a duty until the end of the transaction. Returns false if another session has it.';
 
 create or replace function holdfast.await_duty(duty text)
 returns void
@@ -43,7 +43,7 @@ begin
 end
 $$;
 comment on function holdfast.await_duty(text) is
-  'Wait for the lock of a duty, no longer than lock_timeout, and hold it until the end of the transaction.';
+  'Wait for the lock of a duty, up to lock_timeout, and hold it until the end of the transaction.';
 
 -- The log hears of an error once a minute while it stays the same.
 create or replace function holdfast.note_duty(duty text, error text)
@@ -68,7 +68,8 @@ begin
   on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
 end
 $$;
-comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed, and warn of it.';
+comment on function holdfast.note_duty(text, text) is
+  'Store the error of a duty that failed, and warn of it.';
 
 -- A duty that was cut off, by a timeout or a lock, cannot note its own error: its transaction is undone.
 -- holdfast: role worker
@@ -90,7 +91,7 @@ begin
 end
 $$;
 comment on function holdfast.report_duty(text, text) is
-  'Say that a duty failed which could not say so itself; for a worker.';
+  'Report the failure of a duty that could not record its own error; for a worker.';
 
 -- promote() and advance() run several times a second, so they look first whether the last
 -- note is old.
@@ -105,7 +106,7 @@ as $$
     (select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
   on conflict (name) do update set done_at = excluded.done_at
 $$;
-comment on function holdfast.note_done(text, timestamptz) is 'Note that a duty ended well.';
+comment on function holdfast.note_done(text, timestamptz) is 'Record that a duty ended well.';
 
 -- A note is written once a minute, so that an idle database stays idle.
 create or replace function holdfast.is_old(done_at timestamptz, now_at timestamptz)
@@ -116,7 +117,7 @@ as $$
     and is_old.done_at + interval '1 minute'
 $$;
 comment on function holdfast.is_old(timestamptz, timestamptz) is
-  'Decide whether the last note that a duty ended well is more than a minute old.';
+  'Return whether it is more than a minute since a duty was recorded to have ended well.';
 
 -- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
 -- its transaction, or wants to keep others from the duty. The owner of the schema sees when the
@@ -163,4 +164,4 @@ as $$
   where h.since < now_at - interval '1 minute'
 $$;
 comment on function holdfast.duty_holders(timestamptz) is
-  'The sessions that have held a duty for more than a minute, with a sentence on each and what to do.';
+  'Return the sessions that have held a duty for more than a minute, each with a sentence and a remedy.';

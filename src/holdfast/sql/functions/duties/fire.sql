@@ -76,8 +76,8 @@ begin
 end
 $$;
 comment on function holdfast.fire() is
-  'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next'
-  ' one.';
+  'Put the jobs of all due schedules on their queues. Returns how long it is until the next schedule is '
+  'due.';
 
 -- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
 create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
@@ -122,7 +122,7 @@ begin
 end
 $$;
 comment on function holdfast.fire_one(holdfast.schedule, timestamptz, timestamptz) is
-  'Put the jobs of one schedule on its queue, for the ticks that are due.';
+  'Put the jobs of one schedule on its queue for the ticks that are due.';
 
 -- The job says which schedule it belongs to, and which tick.
 create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)
@@ -158,7 +158,7 @@ as $$
   select coalesce(given.planned_at, greatest(given.last_at, given.created_at)) > now_at + interval '1 minute'
 $$;
 comment on function holdfast.planned_ahead(holdfast.schedule, timestamptz) is
-  'Whether the next time of a schedule was worked out by a clock that has been set back since.';
+  'Return whether the next time of a schedule was computed by a clock that has been set back since.';
 
 -- The next tick, or a minute later for a schedule that has none: its zone is not known any more, say.
 create or replace function holdfast.tick_again(given holdfast.schedule, now_at timestamptz)
@@ -173,7 +173,7 @@ exception when others then
 end
 $$;
 comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is
-  'The next time of a schedule, or in a minute if it cannot be told.';
+  'Return the next time of a schedule, or a minute from now if it cannot be computed.';
 
 -- Note that the duty ended well, at most once a minute. Several sessions may fire at the same
 -- time, and none of them waits for another one's note.
@@ -195,7 +195,7 @@ begin
 end
 $$;
 comment on function holdfast.note_fired(timestamptz) is
-  'Note that schedules were fired, unless another session is noting it.';
+  'Record that schedules were fired, unless another session is recording it.';
 
 -- A schedule that was planned by a clock that was ahead is due at once.
 create or replace function holdfast.next_tick(now_at timestamptz)

@@ -44,7 +44,7 @@ begin
 end
 $$;
 comment on function holdfast.drop_partitions(timestamptz, text) is
-  'Drop the partitions of finished jobs, or of events, that are past the longest retention, or archive them.';
+  'Drop or archive the partitions of finished jobs, or of events, that are past the longest retention.';
 
 create or replace function holdfast.archive_partition(parent text, partition text, now_at timestamptz)
 returns void
@@ -111,7 +111,8 @@ begin
 end
 $$;
 comment on function holdfast.make_archive(text) is
-  'Make the schema holdfast_archive if it is not there, and in it a table with every column of this one.';
+  'Create the schema holdfast_archive if it is missing, and a table in it with every column of a '
+  'partitioned table.';
 
 create or replace function holdfast.about_rows(place regclass)
 returns bigint
@@ -121,8 +122,7 @@ as $$
   select greatest(
     pg_stat_get_live_tuples(place), (select c.reltuples::bigint from pg_class c where c.oid = place), 0)
 $$;
-comment on function holdfast.about_rows(regclass) is
-  'About how many rows a table has, by what the server has noticed.';
+comment on function holdfast.about_rows(regclass) is 'Return the approximate number of rows of a table.';
 
 -- holdfast: role viewer
 create or replace function holdfast.list_partitions()
@@ -151,5 +151,5 @@ as $$
   order by p.parent desc, d.day nulls first
 $$;
 comment on function holdfast.list_partitions() is
-  'The partitions of finished jobs and of events: about how many rows, how many bytes with indexes, when '
-  'they go and how.';
+  'List the partitions of finished jobs and of events: their approximate rows, their bytes with indexes, '
+  'and when and how they go.';

@@ -154,4 +154,4 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.bury_spent(uuid[], timestamptz) is
-  'Move those of these live jobs whose attempts are used up to the dead letters.';
+  'Move those of these live jobs that have no attempts left to the dead letters.';

@@ -137,8 +137,8 @@ begin
 end
 $$;
 comment on function holdfast.look(timestamptz) is
-  'Note a look at the workers and give a new lease to those whose silence may only mean that nobody looked;'
-  ' returns the time of the look before the last.';
+  'Record a look at the workers, and give a new lease to workers whose silence may only mean that nobody '
+  'looked. Returns the time of the look before the last.';
 
 -- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
 -- `until`; the next look continues.
@@ -226,8 +226,8 @@ begin
 end
 $$;
 comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
-  'Take back the jobs that lost or departed workers hold, also from claims that were under way at their '
-  'end; returns how many.';
+  'Take back the jobs that lost or departed workers hold, also those of claims that were under way. Returns'
+  ' how many.';
 
 -- Take held jobs away from their workers; returns how many. The caller has locked them.
 -- Without a reason, their workers were lost, and who_pays() decides about the attempts.
@@ -433,4 +433,4 @@ as $$
 $$;
 comment on function holdfast.who_pays(uuid[], timestamptz, text) is
   'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and'
-  ' how long each may have run.';
+  ' how long each job may have run.';

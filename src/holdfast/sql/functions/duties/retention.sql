@@ -28,8 +28,7 @@ as $$
     or q.name = '*'
 $$;
 comment on function holdfast.retentions() is
-  'How long the finished jobs of each queue with a retention of its own are kept, and by * those of all '
-  'others.';
+  'Return how long each queue with a retention of its own keeps its finished jobs, and * for all others.';
 
 create or replace function holdfast.longest_retention()
 returns interval
@@ -39,7 +38,7 @@ as $$
   select max(r.span) from holdfast.retentions() r
 $$;
 comment on function holdfast.longest_retention() is
-  'How long the queue that keeps its finished jobs longest keeps them.';
+  'Return the longest time for which a queue keeps its finished jobs.';
 
 -- The partitions of finished jobs and of events, with the times that they hold.
 create or replace function holdfast.partitions()
@@ -60,7 +59,7 @@ as $$
     and p.relname in ('finished', 'event')
 $$;
 comment on function holdfast.partitions() is
-  'The partitions of finished jobs and of events, with the times that they hold.';
+  'Return the partitions of finished jobs and of events with their bounds.';
 
 -- Search partitions for what is past the retention of its queue, and delete dead letters
 -- past theirs; for a worker, who comes back at once where there is more.
@@ -97,8 +96,8 @@ begin
 end
 $$;
 comment on function holdfast.sweep(interval) is
-  'Delete, for a fraction of a second, finished jobs, events and dead letters past the retention of their '
-  'queue; whether there is more. Not if the last one was less than a rest ago.';
+  'Delete finished jobs, events and dead letters past the retention of their queue, for a fraction of a '
+  'second. Returns whether there is more. Does nothing if the last sweep was less than a rest ago.';
 
 create or replace function holdfast.sweep_due(now_at timestamptz)
 returns boolean
@@ -108,7 +107,7 @@ as $$
   select exists (select from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due)
     or exists (select from holdfast.dead_past(now_at, 1))
 $$;
-comment on function holdfast.sweep_due(timestamptz) is 'Whether there is anything for a sweep to do.';
+comment on function holdfast.sweep_due(timestamptz) is 'Return whether a sweep has anything to do.';
 
 -- The partitions to be searched now.
 create or replace function holdfast.sweeps(now_at timestamptz)
@@ -159,7 +158,7 @@ as $$
   where k.shortest < k.longest or p.low = '-infinity'
 $$;
 comment on function holdfast.sweeps(timestamptz) is
-  'Which partitions may hold something past the retention of its queue, and what there is to be done.';
+  'Return which partitions may hold rows past the retention of their queue, and what is to be done.';
 
 -- For about a third of a second, and 512 blocks at a time, those first that were
 -- left alone for longest.
@@ -226,7 +225,7 @@ begin
 end
 $$;
 comment on function holdfast.sweep_partitions(timestamptz) is
-  'Delete finished jobs and events past the retention of their queue; returns how many.';
+  'Delete finished jobs and events past the retention of their queue. Returns how many.';
 
 -- Of a day, rows of queues that keep less than the longest: the rest goes with the day.
 -- Of a default partition all that is past its time, archived or exported first where
@@ -303,7 +302,7 @@ begin
 end
 $$;
 comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestamptz, interval) is
-  'Delete what is past the retention of its queue out of some blocks of a partition; returns how much.';
+  'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
 -- What was kept besides of jobs that are gone. An id may have been used again since.
 create or replace function holdfast.forget_rest(ids uuid[])
@@ -331,7 +330,7 @@ begin
 end
 $$;
 comment on function holdfast.forget_rest(uuid[]) is
-  'Delete errors, steps, checkpoints and counts of events of jobs that are no more.';
+  'Delete errors, steps, checkpoints and event counts of jobs that no longer exist.';
 
 -- Queue by queue along the index, so that what is kept longer is not looked at.
 create or replace function holdfast.dead_past(now_at timestamptz, amount integer)
@@ -369,7 +368,7 @@ as $$
   limit dead_past.amount
 $$;
 comment on function holdfast.dead_past(timestamptz, integer) is
-  'Dead letters past the retention of their queue, locked.';
+  'Lock and return dead letters past the retention of their queue.';
 
 create or replace function holdfast.forget_dead(now_at timestamptz)
 returns integer
@@ -387,5 +386,5 @@ begin
 end
 $$;
 comment on function holdfast.forget_dead(timestamptz) is
-  'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps; returns '
+  'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps. Returns '
   'how many.';

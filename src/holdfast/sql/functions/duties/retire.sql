@@ -59,7 +59,7 @@ begin
 end
 $$;
 comment on function holdfast.retire_lanes(timestamptz) is
-  'Take one step towards the removal of lanes that have been empty for ten minutes; returns how many were '
+  'Take one step towards removing lanes that have been empty for ten minutes. Returns how many were '
   'removed.';
 
 -- No index finds scheduled jobs, held jobs or rows of stat_delta by their lane. So this
@@ -71,7 +71,7 @@ select j.lane_id from holdfast.live j where j.state = 'claimed'
 union
 select unnest(d.lanes) from holdfast.stat_delta d;
 comment on view holdfast.lane_in_use is
-  'The lanes that scheduled jobs, held jobs or counts not yet added up use.';
+  'Return the lanes of scheduled jobs, held jobs and counts that are not yet folded.';
 
 create or replace function holdfast.mark_lanes(me bigint, now_at timestamptz)
 returns void
@@ -125,7 +125,7 @@ begin
 end
 $$;
 comment on function holdfast.remove_lanes(bigint) is
-  'Remove retired lanes that are empty; the others are ordinary lanes again.';
+  'Remove retired lanes that are empty, and make the others ordinary lanes again.';
 
 -- Every transaction locks its own virtual id from begin to end, even if it writes nothing,
 -- and any role can see that lock. A prepared transaction has no such lock. It is listed by
@@ -145,7 +145,7 @@ as $$
     and (a.datname is null or (a.datname = current_database() and a.usesysid is not null))
 $$;
 comment on function holdfast.open_transactions() is
-  'The transactions that are open in this database, except this one.';
+  'Return the open transactions of this database, except this one.';
 
 create or replace function holdfast.prepared_transactions()
 returns text[]
@@ -156,7 +156,7 @@ as $$
   from pg_prepared_xacts p
   where p.database = current_database()
 $$;
-comment on function holdfast.prepared_transactions() is 'The prepared transactions of this database.';
+comment on function holdfast.prepared_transactions() is 'Return the prepared transactions of this database.';
 
 -- A noted transaction that is no longer open has ended or was prepared, which changes its
 -- name. So when one is gone, every transaction that is prepared by now counts as still open.
@@ -201,4 +201,4 @@ as $$
           and k.virtualtransaction = any(w.open)))
 $$;
 comment on function holdfast.takes_jobs(integer) is
-  'Whether a lane is not retired, or this transaction may have looked it up before it was.';
+  'Return whether a lane is not retired, or this transaction may have looked it up before it was.';

@@ -15,7 +15,7 @@ as $$
   select '{0.0001,0.00016,0.00025,0.0004,0.00063,0.001,0.0016,0.0025,0.004,0.0063,0.01,0.016,0.025,0.04,0.063,0.1,0.16,0.25,0.4,0.63,1,1.6,2.5,4,6.3,10,16,25,40,63,100,160,250,400,630,1000,1600,2500,4000,6300,10000,16000,25000,40000,63000,100000,160000,250000,400000,630000,1000000}'::double precision[]
 $$;
 comment on function holdfast.stat_bounds() is
-  'The bounds, in seconds, between the buckets in which waiting and running times are counted.';
+  'Return the bounds, in seconds, of the buckets for waiting and running times.';
 
 -- Both buckets in one number, 64 × waited + ran; 63 stands for unknown. It is inlined where it is called.
 create or replace function holdfast.stat_bucket(waited double precision, ran double precision)
@@ -26,7 +26,7 @@ as $$
     width_bucket(ran, holdfast.stat_bounds()), 63)
 $$;
 comment on function holdfast.stat_bucket(double precision, double precision) is
-  'Into which buckets a waiting and a running time fall, as one number.';
+  'Return the buckets of a waiting and a running time as one number.';
 
 -- For those who end a few: finish() does the same with rows that it has at hand.
 create or replace function holdfast.note_ends(
@@ -47,9 +47,9 @@ as $$
   ) g
   having count(*) > 0
 $$;
-comment
-  on function holdfast.note_ends(text, integer[], double precision[], double precision[], timestamptz) is
-  'Append to the statistics that attempts ended so, with how long they waited and ran.';
+comment on function holdfast.note_ends(
+  text, integer[], double precision[], double precision[], timestamptz) is
+  'Add attempts that ended to the statistics, with how long they waited and ran.';
 
 -- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and
 -- on at the next call.
@@ -139,8 +139,8 @@ begin
 end
 $$;
 comment on function holdfast.fold_stats(boolean) is
-  'Add up what was reported since the last time into the statistics of its minute and hour; of the last '
-  'minute alone, if not all of them.';
+  'Add up the reports since the last fold into the statistics of their minute and hour. With all_of_them '
+  'false, only those of the last minute.';
 
 -- One number for each of the 52 buckets, out of pairs of a bucket and a number.
 create or replace function holdfast.histogram(buckets integer[], jobs numeric[])
@@ -154,7 +154,7 @@ as $$
     select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
     on p.bucket = b.bucket
 $$;
-comment on function holdfast.histogram(integer[], numeric[]) is 'How many there are in each bucket.';
+comment on function holdfast.histogram(integer[], numeric[]) is 'Return how many jobs each bucket has.';
 
 create or replace function holdfast.add_counts(one integer[], other integer[])
 returns integer[]
@@ -163,7 +163,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select array_agg(p.a + p.b) from unnest(one, other) p (a, b)
 $$;
-comment on function holdfast.add_counts(integer[], integer[]) is 'The sum of two histograms.';
+comment on function holdfast.add_counts(integer[], integer[]) is 'Return the sum of two histograms.';
 
 -- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times
 -- are taken to be spread evenly, by their logarithm.
@@ -200,7 +200,7 @@ begin
 end
 $$;
 comment on function holdfast.percentiles(bigint[], double precision[]) is
-  'The times, in seconds, that these shares of a histogram''s jobs stay below; the shares ascend.';
+  'Return the times, in seconds, below which these ascending shares of a histogram''s jobs stay.';
 
 -- Minutes are kept for two hours, hours for eight days.
 create or replace function holdfast.forget_stats(now_at timestamptz)
@@ -220,4 +220,4 @@ begin
 end
 $$;
 comment on function holdfast.forget_stats(timestamptz) is
-  'Count what is left to count, then delete the statistics of minutes and hours long ago.';
+  'Fold all statistics, then delete those of old minutes and hours.';

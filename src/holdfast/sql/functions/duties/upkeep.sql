@@ -167,8 +167,8 @@ begin
 end
 $$;
 comment on function holdfast.upkeep(interval) is
-  'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not'
-  ' if the last one ended less than a rest ago.';
+  'Make and drop partitions, forget old ids and tombstones, remove orphans, and check the heads. Does '
+  'nothing if the last upkeep ended less than a rest ago.';
 
 -- Whether a duty has its rest: the one it is given, and some times as long as it took, but
 -- at most so long. Without a rest, as by hand, it has none.
@@ -187,8 +187,8 @@ as $$
       and rests.rest is not null)
 $$;
 comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
-  'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as '
-  'it took.';
+  'Return whether a duty ended so recently that it should rest: for a given time, and for a multiple of the'
+  ' time that it took.';
 
 create or replace function holdfast.note_look(duty text, begun_at timestamptz)
 returns void
@@ -199,7 +199,8 @@ as $$
   values (note_look.duty, array[holdfast.clock(), begun_at])
   on conflict (name) do update set looks = excluded.looks
 $$;
-comment on function holdfast.note_look(text, timestamptz) is 'Note when a duty began and that it has ended.';
+comment on function holdfast.note_look(text, timestamptz) is
+  'Record when a duty began, and that it has ended.';
 
 -- What no dropped partition takes along, past the longest retention: errors, steps,
 -- checkpoints and counts of events of jobs that are no more; and those who waited for
@@ -228,7 +229,8 @@ begin
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is
-  'Delete, past the longest retention, what is left of jobs that are no more, and waiters that are gone.';
+  'Delete, past the longest retention, what is left of jobs that no longer exist, and waiters that are '
+  'gone.';
 
 -- Up to 10,000 old rows of a table, but not those of a job that stands in one of
 -- these others. The time is asked again as they go: a row may be another version by then.
@@ -255,7 +257,7 @@ begin
 end
 $$;
 comment on function holdfast.forget_old(text, text, timestamptz, text[]) is
-  'Delete old rows of a table whose job is in none of these others; returns how many.';
+  'Delete old rows of a table whose job is in none of the other tables given. Returns how many.';
 
 -- A partition of `finished`, or of `event`, for each of the next 7 days. Each is made as a table
 -- of its own and then attached, with a short lock_timeout: a report that reads
@@ -305,4 +307,4 @@ begin
 end
 $$;
 comment on function holdfast.make_partitions(timestamptz, text) is
-  'Make the daily partitions of finished jobs, or of events, for the next week.';
+  'Create the daily partitions of finished jobs, or of events, for the next week.';

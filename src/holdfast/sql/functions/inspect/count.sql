@@ -118,7 +118,7 @@ begin
 end
 $$;
 comment on function holdfast.count_live(text) is
-  'Live jobs by queue, task and state: counted where they are few, estimated where they are very many.';
+  'Count live jobs by queue, task and state; estimate large numbers.';
 
 create or replace function holdfast.estimate_lane(lane_id integer, first bigint)
 returns bigint
@@ -159,7 +159,7 @@ as $$
   ) s
 $$;
 comment on function holdfast.estimate_lane(integer, bigint) is
-  'About how many jobs are pending in a lane from this place on.';
+  'Estimate how many jobs are pending in a lane from a place on.';
 
 -- Jobs that ended, by queue, task and state: the dead letters, or the finished ones that are kept.
 create or replace function holdfast.count_ended(ended text, of_queue text default null)
@@ -199,8 +199,7 @@ begin
 end
 $$;
 comment on function holdfast.count_ended(text, text) is
-  'Dead or finished jobs by queue, task and state: counted where they are few, estimated where they are '
-  'very many.';
+  'Count dead or finished jobs by queue, task and state; estimate large numbers.';
 
 -- How many jobs there are per queue and state, and when the oldest was made.
 -- holdfast: role worker viewer
@@ -224,8 +223,8 @@ as $$
   order by c.queue, c.state
 $$;
 comment on function holdfast.count_jobs() is
-  'Per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and whether '
-  'the number is an estimate: very many are not counted one by one.';
+  'Return per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and '
+  'whether the number is an estimate, as large numbers are.';
 
 -- The same without the last column, which clients of 0.1 would not know what to do with.
 -- holdfast: role worker viewer
@@ -237,5 +236,5 @@ as $$
   select c.queue, c.state, c.jobs, c.oldest_at, c.paused from holdfast.count_jobs() c
 $$;
 comment on function holdfast.stats() is
-  'Per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. Very many'
-  ' are estimated: count_jobs() says which.';
+  'Return per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. '
+  'Large numbers are estimates: count_jobs() says which.';

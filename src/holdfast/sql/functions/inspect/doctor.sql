@@ -58,5 +58,5 @@ begin
 end
 $$;
 comment on function holdfast.doctor(boolean) is
-  'What is wrong with this system, or may soon be: severity (info, warning, critical), what was found and '
-  'what to do. With healthy, also the checks that found nothing, as ok.';
+  'Return what is wrong with this system, or may soon be: severity (info, warning, critical), finding and '
+  'remedy. With healthy, also return the checks that found nothing, as ok.';

@@ -77,7 +77,7 @@ as $$
     and current_setting('holdfast.embedded', true) is distinct from 'on'
   group by a.usename
 $$;
-comment on function holdfast.doctor_rights(timestamptz) is 'Rights that are too wide.';
+comment on function holdfast.doctor_rights(timestamptz) is 'Find rights that are too wide.';
 
 create or replace function holdfast.doctor_test_clock(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -91,4 +91,4 @@ as $$
     jsonb_build_object('time', now_at)
   where to_regclass('holdfast.test_clock') is not null
 $$;
-comment on function holdfast.doctor_test_clock(timestamptz) is 'A clock that can be moved, as tests have it.';
+comment on function holdfast.doctor_test_clock(timestamptz) is 'Find a clock that can be moved, as in tests.';

@@ -33,7 +33,7 @@ as $$
     or s.minor < k.minor
 $$;
 comment on function holdfast.doctor_version(timestamptz) is
-  'A PostgreSQL that is too old, too new or lacks corrections.';
+  'Find a PostgreSQL that is too old, too new or lacks fixes.';
 
 create or replace function holdfast.doctor_settings(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -97,7 +97,7 @@ as $$
         autovacuum_enabled=false,autovacuum_enabled=off,autovacuum_enabled=0,autovacuum_enabled=no
       }'::text[]
 $$;
-comment on function holdfast.doctor_settings(timestamptz) is 'Settings that endanger jobs.';
+comment on function holdfast.doctor_settings(timestamptz) is 'Find settings that endanger jobs.';
 
 create or replace function holdfast.doctor_timeouts(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -139,7 +139,7 @@ as $$
   where s.span > interval '0'
     and s.span < l.least
 $$;
-comment on function holdfast.doctor_timeouts(timestamptz) is 'Timeouts that cut workers off.';
+comment on function holdfast.doctor_timeouts(timestamptz) is 'Find timeouts that interrupt workers.';
 
 create or replace function holdfast.doctor_connections(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -163,7 +163,8 @@ as $$
   ) u
   where u.used >= 0.8 * u.most
 $$;
-comment on function holdfast.doctor_connections(timestamptz) is 'Connections that are nearly all in use.';
+comment on function holdfast.doctor_connections(timestamptz) is
+  'Find that nearly all connections are in use.';
 
 -- Who holds an old snapshot keeps dead rows from being removed, everywhere in the database.
 create or replace function holdfast.doctor_snapshots(now_at timestamptz)
@@ -214,7 +215,7 @@ as $$
   where age(r.backend_xmin) > 1000000
 $$;
 comment on function holdfast.doctor_snapshots(timestamptz) is
-  'Who holds an old snapshot: sessions, replication slots, standbys.';
+  'Find old snapshots: of sessions, replication slots and standbys.';
 
 -- Sessions and prepared transactions that hold a lock on a table of ours with which they may write.
 create or replace function holdfast.doctor_writers()
@@ -235,7 +236,7 @@ as $$
   group by k.pid, k.virtualtransaction
 $$;
 comment on function holdfast.doctor_writers() is
-  'Who holds a lock on a table of ours with which they may write.';
+  'Find locks on our tables with which other programs may write.';
 
 create or replace function holdfast.doctor_prepared(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -256,7 +257,8 @@ as $$
   where p.database = current_database()
     and p.prepared < now_at - interval '1 minute'
 $$;
-comment on function holdfast.doctor_prepared(timestamptz) is 'Prepared transactions that nobody has ended.';
+comment on function holdfast.doctor_prepared(timestamptz) is
+  'Find prepared transactions that nobody has ended.';
 
 create or replace function holdfast.doctor_long_transactions(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -280,7 +282,7 @@ as $$
     and a.backend_type = 'client backend'
 $$;
 comment on function holdfast.doctor_long_transactions(timestamptz) is
-  'Transactions that wrote to our tables and stay open.';
+  'Find transactions that wrote to our tables and stay open.';
 
 create or replace function holdfast.doctor_blocked(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -305,7 +307,8 @@ as $$
     and c.relnamespace = 'holdfast'::regnamespace
     and k.waitstart < now_at - interval '5 seconds'
 $$;
-comment on function holdfast.doctor_blocked(timestamptz) is 'Who waits for a lock on a table of ours.';
+comment on function holdfast.doctor_blocked(timestamptz) is
+  'Find sessions that wait for a lock on one of our tables.';
 
 create or replace function holdfast.doctor_notifications(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -323,7 +326,8 @@ as $$
   from (select pg_notification_queue_usage()::numeric as usage) u
   where u.usage >= 0.1
 $$;
-comment on function holdfast.doctor_notifications(timestamptz) is 'A queue of notifications that fills up.';
+comment on function holdfast.doctor_notifications(timestamptz) is
+  'Find a queue of notifications that fills up.';
 
 create or replace function holdfast.doctor_wraparound(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -346,4 +350,4 @@ as $$
   where d.datname = current_database()
     and a.age > least(2.5 * a.usual, 1500000000)
 $$;
-comment on function holdfast.doctor_wraparound(timestamptz) is 'Transaction numbers that run out.';
+comment on function holdfast.doctor_wraparound(timestamptz) is 'Find transaction numbers that run out.';

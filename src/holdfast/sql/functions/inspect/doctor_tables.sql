@@ -63,7 +63,7 @@ as $$
     and o.name not in (select w.name from wanted w)
 $$;
 comment on function holdfast.doctor_indexes(timestamptz) is
-  'Indexes of ours that are missing or not valid, and others on jobs that are not ours.';
+  'Find missing and invalid indexes, and foreign indexes on jobs.';
 
 create or replace function holdfast.doctor_triggers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -109,7 +109,7 @@ as $$
   where (f.name, f.of) not in (select w.name, w.of from wanted w)
 $$;
 comment on function holdfast.doctor_triggers(timestamptz) is
-  'Triggers on jobs: ours that are off, and others.';
+  'Find missing and disabled triggers, and foreign triggers on jobs.';
 
 create or replace function holdfast.doctor_vacuum(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -135,7 +135,7 @@ as $$
     and s.n_dead_tup > 2 * s.n_live_tup
     and coalesce(greatest(s.last_autovacuum, s.last_vacuum), '-infinity') < now_at - interval '10 minutes'
 $$;
-comment on function holdfast.doctor_vacuum(timestamptz) is 'Dead rows that autovacuum does not come to.';
+comment on function holdfast.doctor_vacuum(timestamptz) is 'Find dead rows that autovacuum does not remove.';
 
 create or replace function holdfast.doctor_size(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -161,7 +161,7 @@ as $$
     and s.size > 20000 * greatest(s.n_live_tup, 1)
 $$;
 comment on function holdfast.doctor_size(timestamptz) is
-  'Live tables that take far more room than their rows.';
+  'Find tables of live jobs that take far more room than their rows.';
 
 create or replace function holdfast.doctor_sequences(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -195,7 +195,7 @@ as $$
     and s.cache_size <> 1
 $$;
 comment on function holdfast.doctor_sequences(timestamptz) is
-  'Sequences that come to their end, or must not cache.';
+  'Find sequences that reach their end or must not cache.';
 
 create or replace function holdfast.doctor_partitions(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -250,7 +250,7 @@ begin
 end
 $$;
 comment on function holdfast.doctor_partitions(timestamptz) is
-  'Days without a partition, and rows in the default one.';
+  'Find days without a partition, and rows in a default partition.';
 
 -- Others who write to our tables by hand, as far as pg_stat_statements knows.
 create or replace function holdfast.doctor_statements(now_at timestamptz)
@@ -297,4 +297,4 @@ exception
 end
 $$;
 comment on function holdfast.doctor_statements(timestamptz) is
-  'Statements by which others write to jobs directly.';
+  'Find statements of other programs that write to jobs directly.';

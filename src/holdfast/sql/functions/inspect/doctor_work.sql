@@ -78,7 +78,7 @@ begin
 end
 $$;
 comment on function holdfast.doctor_duties(timestamptz) is
-  'Duties that fail, that a session holds for long, that do not end well, or that nobody does.';
+  'Find duties that fail, that a session holds for long, that do not end well, or that nobody does.';
 
 -- Some jobs that wait, a few from the head of each lane.
 create or replace function holdfast.doctor_sample(amount integer)
@@ -102,7 +102,7 @@ as $$
     limit amount
   ) s
 $$;
-comment on function holdfast.doctor_sample(integer) is 'Some jobs that wait, a few of each lane.';
+comment on function holdfast.doctor_sample(integer) is 'Return some waiting jobs, a few of each lane.';
 
 create or replace function holdfast.doctor_heads(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -159,7 +159,7 @@ as $$
   where coalesce(l.first, s.last_value) - l.head > 200000
   having count(*) > 0
 $$;
-comment on function holdfast.doctor_heads(timestamptz) is 'Heads that do not move, and jobs behind one.';
+comment on function holdfast.doctor_heads(timestamptz) is 'Find heads that do not move, and jobs behind one.';
 
 create or replace function holdfast.doctor_lanes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -225,7 +225,7 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.doctor_lanes(timestamptz) is
-  'Queues that have nearly as many lanes as they may, very many lanes, and jobs without one.';
+  'Find queues near their limit of lanes, very many lanes, and jobs without a lane.';
 
 create or replace function holdfast.doctor_workers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -257,7 +257,7 @@ as $$
     and greatest(w.heartbeat_at, w.graced_at) < now_at - w.lease_time / 2
     and not holdfast.came_by(w)
 $$;
-comment on function holdfast.doctor_workers(timestamptz) is 'Workers that were lost, or have fallen silent.';
+comment on function holdfast.doctor_workers(timestamptz) is 'Find workers that were lost or are silent.';
 
 -- A claim from psql is not a worker that died, if what it took was done.
 create or replace function holdfast.came_by(worker holdfast.worker)
@@ -270,7 +270,7 @@ as $$
     and not exists (select from holdfast.live j where j.worker_id = worker.id and j.state = 'claimed')
 $$;
 comment on function holdfast.came_by(holdfast.worker) is
-  'Whether this is a consumer that has claimed without having registered, and left nothing behind.';
+  'Return whether a worker has claimed without registering and left nothing behind.';
 
 create or replace function holdfast.doctor_unserved(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -308,7 +308,7 @@ as $$
   from (select w.* from waiting w where w.since < now_at - interval '5 minutes' order by w.since limit 100) w
   having count(*) > 0
 $$;
-comment on function holdfast.doctor_unserved(timestamptz) is 'Jobs that wait and that nobody serves.';
+comment on function holdfast.doctor_unserved(timestamptz) is 'Find waiting jobs that no worker serves.';
 
 create or replace function holdfast.doctor_dead_letters(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -335,7 +335,7 @@ as $$
   where c.oid = 'holdfast.dead_letter'::regclass
     and c.reltuples > 100000
 $$;
-comment on function holdfast.doctor_dead_letters(timestamptz) is 'Dead letters that pile up.';
+comment on function holdfast.doctor_dead_letters(timestamptz) is 'Find dead letters that accumulate.';
 
 create or replace function holdfast.doctor_payloads(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -355,7 +355,7 @@ as $$
   from (select j.task, octet_length(j.payload::text)::bigint as size from holdfast.doctor_sample(200) j) s
   having avg(s.size) > 10240
 $$;
-comment on function holdfast.doctor_payloads(timestamptz) is 'Payloads that are large.';
+comment on function holdfast.doctor_payloads(timestamptz) is 'Find large payloads.';
 
 create or replace function holdfast.doctor_attempts(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -385,7 +385,7 @@ as $$
   ) m (whose, most, remedy)
   where m.most > 100
 $$;
-comment on function holdfast.doctor_attempts(timestamptz) is 'Jobs whose attempts have no real limit.';
+comment on function holdfast.doctor_attempts(timestamptz) is 'Find jobs without a real limit of attempts.';
 
 -- How many jobs a second end for an hour or longer: in the busiest hour of the last
 -- day, and on average since the statistics of the server began. A burst of a minute
@@ -419,7 +419,7 @@ begin
 end
 $$;
 comment on function holdfast.doctor_rate(timestamptz) is
-  'How many jobs end in a second, sustained for an hour.';
+  'Return how many jobs end in a second, sustained for an hour.';
 
 create or replace function holdfast.doctor_volume(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -451,4 +451,4 @@ as $$
   from seen s
   join advice a on s.rate > a.above and a.needed
 $$;
-comment on function holdfast.doctor_volume(timestamptz) is 'Options that pay at the volume that was seen.';
+comment on function holdfast.doctor_volume(timestamptz) is 'Find options that pay at the measured volume.';

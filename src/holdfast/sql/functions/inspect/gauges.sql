@@ -32,5 +32,4 @@ begin
 end
 $$;
 comment on function holdfast.gauges() is
-  'What a monitoring system wants to see of the database itself: each with its name, its value and what it '
-  'says.';
+  'Return measures of the database for a monitoring system: each with its name, value and meaning.';

@@ -157,13 +157,13 @@ begin
 end
 $$;
 comment on function holdfast.health(text) is
-  'How each queue is, or this one: OK, WARNING or CRITICAL by the thresholds of the queue, with a message '
+  'Return the health of each queue, or of one: OK, WARNING or CRITICAL by its thresholds, with a message '
   'that says how many jobs wait, for how long, and what is wrong.';
 
 -- holdfast: role viewer
 create or replace view holdfast.queue_health as
 select h.* from holdfast.health() h;
-comment on view holdfast.queue_health is 'How each queue is: OK, WARNING or CRITICAL, and why.';
+comment on view holdfast.queue_health is 'The health of each queue: OK, WARNING or CRITICAL, and why.';
 
 -- A monitor that asks for a name with a slip in it would be told that all is well, for ever.
 create or replace function holdfast.check_known_queue(queue text)
@@ -190,7 +190,7 @@ begin
 end
 $$;
 comment on function holdfast.check_known_queue(text) is
-  'Refuse a queue that nobody has used, set up or serves.';
+  'Refuse a queue that nobody has used, configured or serves.';
 
 create or replace function holdfast.lasting(duration interval)
 returns text
@@ -208,4 +208,4 @@ as $$
   from (select greatest(floor(extract(epoch from duration)), 0)::bigint as seconds) s
   where duration is not null
 $$;
-comment on function holdfast.lasting(interval) is 'A duration in words, as 14 min 3 s.';
+comment on function holdfast.lasting(interval) is 'Return a duration in words, such as 14 min 3 s.';

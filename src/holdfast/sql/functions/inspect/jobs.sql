@@ -44,7 +44,7 @@ from holdfast.dead_letter d
 left join holdfast.worker w on w.id = d.worker_id
 left join holdfast.event_count c on c.job_id = d.id;
 
-comment on view holdfast.ended_job is 'Every job that has ended with all there is to it, for the owner.';
+comment on view holdfast.ended_job is 'Every ended job with all its columns, for the owner.';
 
 -- All jobs, live, finished and dead, with one set of columns. For our functions: it
 -- shows everything. What people query is holdfast.jobs, below.
@@ -120,7 +120,7 @@ where j.state = 'claimed'
 union all
 select e.* from holdfast.ended_job e;
 
-comment on view holdfast.every_job is 'Every job with all there is to it, for the owner.';
+comment on view holdfast.every_job is 'Every job with all its columns, for the owner.';
 
 -- Live jobs by their ids, as every_job has them. To ask that view would be to leave the
 -- choice to the planner, which reads all that is pending where it takes the table for
@@ -158,7 +158,7 @@ begin
 end
 $$;
 comment on function holdfast.live_jobs(uuid[]) is
-  'Those of these jobs that are live, with all there is to them.';
+  'Return those of these jobs that are live, with all their columns.';
 
 -- Every job as whoever asks may see it: the jobs of their queues, and of payloads what
 -- is shown to them. A barrier, or a condition of theirs could see rows before ours
@@ -203,8 +203,8 @@ select
 from holdfast.every_job j
 where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
 comment on view holdfast.jobs is
-  'Every job that whoever asks may see, live, finished and dead, with one set of columns and a readable '
-  'state; secrets and redacted keys are masked.';
+  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state.'
+  ' Secrets and redacted keys are masked.';
 
 -- A row of the one view as a row of the other: for functions that read the first, and
 -- mask only what they return.
@@ -227,7 +227,7 @@ begin
   return seen;
 end
 $$;
-comment on function holdfast.job_as_seen(holdfast.every_job) is 'A job as whoever asks may see it.';
+comment on function holdfast.job_as_seen(holdfast.every_job) is 'Return a job as the caller may see it.';
 
 -- One job with the errors of its attempts, for a person who looks at it.
 -- holdfast: role viewer
@@ -250,7 +250,7 @@ as $$
     and job_errors.id = any(holdfast.jobs_in_reach(array[job_errors.id]))
   order by e.failed_at
 $$;
-comment on function holdfast.job_errors(uuid) is 'What went wrong in each attempt of a job, oldest first.';
+comment on function holdfast.job_errors(uuid) is 'Return the error of each attempt of a job, oldest first.';
 
 -- holdfast: role producer viewer
 create or replace function holdfast.job(id uuid)
@@ -270,7 +270,7 @@ as $$
   order by j.created_at desc
   limit 1
 $$;
-comment on function holdfast.job(uuid) is 'One job by its id.';
+comment on function holdfast.job(uuid) is 'Return one job by its id.';
 
 -- holdfast: role worker viewer
 create or replace function holdfast.list_workers()
@@ -299,4 +299,4 @@ as $$
   order by w.started_at desc
 $$;
 comment on function holdfast.list_workers() is
-  'The workers of the last day, what they serve and hold, and when they were last heard of.';
+  'List the workers of the last day, what they serve and hold, and when they were last heard from.';

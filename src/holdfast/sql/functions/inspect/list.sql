@@ -126,8 +126,8 @@ begin
 end
 $$;
 comment on function holdfast.list_jobs(text, text, text, integer) is
-  'Jobs by queue, task and state, those that changed last first. Of scheduled jobs the 100,000 due first '
-  'are looked at, of finished ones the latest.';
+  'List jobs by queue, task and state, the last changed first. Reads the 100,000 scheduled jobs that are '
+  'due first, and the latest finished ones.';
 
 -- The finished jobs that match, the latest first: rows are only ever appended to a day's table, so the latest
 -- lie at its end, and no index is needed to find them.
@@ -187,4 +187,4 @@ begin
 end
 $$;
 comment on function holdfast.last_finished(text, text, text, bigint) is
-  'The finished jobs that match and are among the last that were written.';
+  'Return the matching finished jobs among the last that were written.';

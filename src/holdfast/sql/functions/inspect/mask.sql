@@ -16,7 +16,7 @@ as $$
   select holdfast.is_owner(holdfast.caller()) or holdfast.acts_as(holdfast.caller(), 'holdfast_operator')
 $$;
 comment on function holdfast.sees_payloads() is
-  'Whether whoever asks sees all of payloads and results but their secrets.';
+  'Return whether the caller sees payloads and results except their secrets.';
 
 -- The settings of a queue: whether payloads are shown at all, and the keys to mask, in lower case.
 create or replace function holdfast.redaction(queue text, out visible boolean, out keys text[])
@@ -30,8 +30,7 @@ as $$
   left join holdfast.queue q on q.name = redaction.queue
   left join holdfast.queue d on d.name = '*'
 $$;
-comment on function holdfast.redaction(text) is
-  'What those who may only look see of the payloads of a queue.';
+comment on function holdfast.redaction(text) is 'Return what viewers see of the payloads of a queue.';
 
 -- A JSON value with ***** for secrets, for the values of these keys, and for these texts wherever they stand.
 -- What is nested deeper than anybody reads is left out: a payload must not make those who list jobs run out
@@ -73,7 +72,7 @@ begin
 end
 $$;
 comment on function holdfast.cover(jsonb, text[], text[], integer) is
-  'A JSON value with ***** for secrets, for the values of these keys, and for these texts.';
+  'Return a JSON value with ***** in place of secrets, of the values of these keys, and of these texts.';
 
 -- What must not be seen in other texts, the longest first: all that is inside a secret, with its keys; of
 -- redacted keys, or of everything, what is long enough to be told from any other word.
@@ -117,7 +116,7 @@ as $$
   ) t
 $$;
 comment on function holdfast.hidden_texts(jsonb, text[], boolean) is
-  'The texts in a payload that must not be seen elsewhere, the longest first.';
+  'Return the texts in a payload that must not be shown elsewhere, the longest first.';
 
 -- Each text is looked for in each string of what is shown. With any number of them a
 -- payload of 171 KiB took six seconds to show, and a list shows many; so beyond a hundred
@@ -129,7 +128,7 @@ as $$
   select cardinality(texts) > 100
 $$;
 comment on function holdfast.are_too_many(text[]) is
-  'Whether there are so many texts to hide that a value is hidden as a whole.';
+  'Return whether there are so many texts to hide that a whole value is hidden.';
 
 -- A short one is replaced only where it stands alone: a three-digit code inside every longer number would
 -- shred the text and hide nothing.
@@ -154,7 +153,8 @@ begin
   return scrubbed;
 end
 $$;
-comment on function holdfast.scrub(text, text[]) is 'A text with ***** for each of these.';
+comment on function holdfast.scrub(text, text[]) is
+  'Return a text with ***** in place of each of these texts.';
 
 -- A value of a job (its payload, result, an event's data …) as whoever asks may see it. `in_full` is
 -- sees_payloads(), asked once for all rows.
@@ -200,7 +200,7 @@ begin
 end
 $$;
 comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is
-  'A value of a job of this queue and payload as whoever asks may see it.';
+  'Return a value of a job of this queue and payload as the caller may see it.';
 
 -- The same for what a handler said in words: an error, a message, a stage.
 -- holdfast: role viewer
@@ -232,7 +232,7 @@ begin
 end
 $$;
 comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is
-  'A text of a job of this queue and payload as whoever asks may see it.';
+  'Return a text of a job of this queue and payload as the caller may see it.';
 
 -- The payload with its secrets in plain, for the owner alone, who could read the table as well.
 -- holdfast: role owner
@@ -244,4 +244,4 @@ as $$
   select f.payload from holdfast.found_job(stored_payload.id) f
 $$;
 comment on function holdfast.stored_payload(uuid) is
-  'The payload of a job as it is stored, secrets in plain: for the owner.';
+  'Return the payload of a job as it is stored, with secrets in plain text; for the owner.';

@@ -24,5 +24,5 @@ as $$
   order by n.name
 $$;
 comment on function holdfast.list_queues() is
-  'Every queue that was used or has settings: since when it is paused, how many jobs are due later, wait '
-  'and are held, and when the oldest that waits was made. Very many are estimated.';
+  'List every queue that was used or has settings: since when it is paused, how many jobs are scheduled, '
+  'pending and held, and when the oldest pending one was made. Large numbers are estimates.';

@@ -179,8 +179,8 @@ begin
 end
 $$;
 comment on function holdfast.statistics(text, text) is
-  'Each queue, or each task of it, with what waits, runs and is dead, and what was done in the last hour '
-  'and day: throughput, share of failures, waiting and running times.';
+  'Return for each queue, or each task of it, how many jobs wait, run and are dead, and what was done in '
+  'the last hour and day: throughput, share of failures, waiting and running times.';
 
 -- holdfast: role viewer
 create or replace view holdfast.queue_stats as
@@ -194,10 +194,11 @@ select
   s.day_run_avg, s.day_run_p50, s.day_run_p95, s.day_run_p99, s.minutes
 from holdfast.statistics('queue') s;
 comment on view holdfast.queue_stats is
-  'Each queue: what waits, runs and is dead, and what was done in the last hour and day.';
+  'For each queue: how many jobs wait, run and are dead, and what was done in the last hour and day.';
 
 -- holdfast: role viewer
 create or replace view holdfast.task_stats as
 select s.* from holdfast.statistics('task') s;
 comment on view holdfast.task_stats is
-  'Each task of each queue: what waits, runs and is dead, and what was done in the last hour and day.';
+  'For each task of each queue: how many jobs wait, run and are dead, and what was done in the last hour '
+  'and day.';

@@ -77,8 +77,7 @@ begin
 end
 $$;
 comment on function holdfast.why(uuid) is
-  'Why a job does not run: what stands in its way, the decisive reason first, with what to do; or how it '
-  'ended.';
+  'Return why a job does not run, the decisive reason first, with what to do; or how it ended.';
 
 -- Workers that can be believed to live: not lost, not gone, heard of within their lease.
 create or replace function holdfast.live_workers(now_at timestamptz)
@@ -93,7 +92,7 @@ as $$
     and greatest(w.heartbeat_at, w.graced_at) + w.lease_time > now_at
 $$;
 comment on function holdfast.live_workers(timestamptz) is
-  'The workers that were heard of within their lease.';
+  'Return the workers that sent a heartbeat within their lease.';
 
 create or replace function holdfast.serves(worker holdfast.worker, queue text, task text)
 returns boolean
@@ -103,4 +102,4 @@ as $$
     and (worker.tasks is null or serves.task = any(worker.tasks))
 $$;
 comment on function holdfast.serves(holdfast.worker, text, text) is
-  'Whether a worker takes jobs of this queue and task.';
+  'Return whether a worker takes jobs of this queue and task.';

@@ -114,7 +114,7 @@ begin
 end
 $$;
 comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is
-  'Who holds a job, since when, and whether they can be believed to live.';
+  'Return who holds a job, since when, and whether that worker seems to be alive.';
 
 -- A job that is not live: how it ended, or why nobody knows it.
 create or replace function holdfast.why_ended(id uuid, now_at timestamptz)
@@ -201,4 +201,5 @@ begin
   return next;
 end
 $$;
-comment on function holdfast.why_ended(uuid, timestamptz) is 'How a job ended, or why nobody knows it.';
+comment on function holdfast.why_ended(uuid, timestamptz) is
+  'Return how a job ended, or why nothing is known of it.';

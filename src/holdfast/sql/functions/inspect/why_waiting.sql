@@ -17,7 +17,7 @@ as $$
     and q.paused_at is not null
 $$;
 comment on function holdfast.why_paused(holdfast.lane, timestamptz) is
-  'That the queue of a job is paused, if it is.';
+  'Return that the queue of a job is paused, if it is.';
 
 -- A job that claims step over, or do not come to.
 create or replace function holdfast.why_passed_over(job holdfast.live, lane holdfast.lane, now_at timestamptz)
@@ -51,7 +51,7 @@ as $$
   where job.seq < lane.head
 $$;
 comment on function holdfast.why_passed_over(holdfast.live, holdfast.lane, timestamptz) is
-  'That claims do not come to a job: its attempts are used up, or it stands behind a head.';
+  'Return that claims do not reach a job: it has no attempts left, or lies behind a head.';
 
 -- The number in xmax is that of a transaction which is writing or has locked the
 -- row, or once did. Only one that is open still holds the lock on its own number.
@@ -80,7 +80,7 @@ as $$
     and k.pid is distinct from pg_backend_pid()
 $$;
 comment on function holdfast.why_locked(xid, timestamptz) is
-  'That an open transaction holds the row of a job, if it does.';
+  'Return that an open transaction has locked the row of a job, if one has.';
 
 -- What a job waits for that only a duty brings about.
 create or replace function holdfast.why_duty(duty text, now_at timestamptz)
@@ -97,7 +97,7 @@ as $$
   where h.duty = why_duty.duty
 $$;
 comment on function holdfast.why_duty(text, timestamptz) is
-  'That a session has held a duty for long, if one has.';
+  'Return that a session has held a duty for long, if one has.';
 
 create or replace function holdfast.why_unserved(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -169,7 +169,7 @@ begin
 end
 $$;
 comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is
-  'That no worker takes jobs of this lane, and whom there is instead.';
+  'Return that no worker takes jobs of this lane, and which workers there are.';
 
 -- Ready, and somebody serves it: what goes before it, and what they do meanwhile.
 --
@@ -287,7 +287,7 @@ begin
 end
 $$;
 comment on function holdfast.why_waiting(holdfast.live, holdfast.lane, timestamptz) is
-  'What goes before a job that is ready, and what the workers that serve it do meanwhile.';
+  'Return what goes before a ready job, and what the workers that serve it are doing.';
 
 create or replace function holdfast.why_scheduled(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -365,4 +365,4 @@ begin
 end
 $$;
 comment on function holdfast.why_scheduled(holdfast.live, holdfast.lane, timestamptz) is
-  'What a scheduled job waits for: its time, its retry, or somebody who makes it pending.';
+  'Return what a scheduled job waits for: its time, its retry, or the duty that makes it pending.';

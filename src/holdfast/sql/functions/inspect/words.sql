@@ -18,7 +18,7 @@ as $$
   from (select abs(extract(epoch from span)) as seconds) s
 $$;
 comment on function holdfast.span_in_words(interval) is
-  'A length of time in its two largest units: 4 min 10 s.';
+  'Return a duration in its two largest units: 4 min 10 s.';
 
 create or replace function holdfast.time_in_words(at timestamptz)
 returns text
@@ -28,7 +28,7 @@ as $$
   select to_char(time_in_words.at, 'YYYY-MM-DD HH24:MI:SS TZ')
 $$;
 comment on function holdfast.time_in_words(timestamptz) is
-  'A time to the second, in the zone of the session.';
+  'Return a time to the second, in the time zone of the session.';
 
 create or replace function holdfast.amount_in_words(amount bigint, noun text, most bigint default null)
 returns text
@@ -41,7 +41,7 @@ as $$
     case when amount <> 1 then 's' end)
 $$;
 comment on function holdfast.amount_in_words(bigint, text, bigint) is
-  'A number of things, at least so many if no more than that were counted: at least 10,000 jobs.';
+  'Return a number of things, or a lower bound if no more were counted: at least 10,000 jobs.';
 
 create or replace function holdfast.worker_in_words(worker holdfast.worker)
 returns text
@@ -55,4 +55,4 @@ as $$
     end)
 $$;
 comment on function holdfast.worker_in_words(holdfast.worker) is
-  'A worker by its name, host and process: web-1 (host ship, pid 42).';
+  'Describe a worker by its name, host and process: web-1 (host ship, pid 42).';

@@ -56,7 +56,7 @@ as $$
      'ones')
 $$;
 comment on function holdfast.known_settings() is
-  'Every setting: what it may be, what it is after an install, and what it means.';
+  'Return every setting with its type, its initial value and its meaning.';
 
 -- holdfast: role operator
 create or replace function holdfast.configure(queue text, settings jsonb)
@@ -142,8 +142,8 @@ begin
 end
 $$;
 comment on function holdfast.configure(text, jsonb) is
-  'Change settings of a queue, or of all queues by the name *; a null goes back to the default. From its '
-  'commit on, without a restart. Returns what has changed, with the value before and after.';
+  'Change settings of a queue, or of all queues with the name *. A null restores the default. Changes apply'
+  ' from the commit on, without a restart. Returns what has changed, with the values before and after.';
 
 -- The value of a setting in the form in which it is stored, or an error that says what it may be.
 create or replace function holdfast.read_setting(
@@ -218,7 +218,7 @@ begin
 end
 $$;
 comment on function holdfast.read_setting(text, jsonb, text, text, text, text) is
-  'The value of a setting as it is stored; refused if it breaks the rules.';
+  'Return the value of a setting as it is stored. Refuses a value that breaks the rules.';
 
 -- As people write it: `configure` takes what this shows.
 create or replace function holdfast.show_setting(value jsonb, kind text, never text)
@@ -236,7 +236,8 @@ as $$
     else value
   end
 $$;
-comment on function holdfast.show_setting(jsonb, text, text) is 'The value of a setting as people write it.';
+comment on function holdfast.show_setting(jsonb, text, text) is
+  'Return the value of a setting as people write it.';
 
 -- A warning comes before what is critical, in every queue that the change reaches.
 create or replace function holdfast.check_thresholds(queue text, said jsonb)
@@ -281,7 +282,7 @@ begin
 end
 $$;
 comment on function holdfast.check_thresholds(text, jsonb) is
-  'Refuse a warning above what is critical, in a queue that these settings reach.';
+  'Refuse a warning threshold above the critical one in a queue that these settings affect.';
 
 create or replace function holdfast.refuse_setting(name text)
 returns void
@@ -326,7 +327,7 @@ as $$
   select c.word from compared c where c.likeness >= 0.4 order by c.likeness desc, c.word limit 1
 $$;
 comment on function holdfast.nearest(text, text[]) is
-  'The candidate that was probably meant, if any is near.';
+  'Return the candidate that was probably meant, if one is close.';
 
 -- holdfast: role viewer
 create or replace function holdfast.settings(queue text default null)
@@ -370,6 +371,5 @@ begin
 end
 $$;
 comment on function holdfast.settings(text) is
-  'The settings of a queue, or of all that have any, the queue * with the defaults first: the value, '
-  'whether it is the queue''s own (of *: whether it was changed), what it is after an install, and what it '
-  'means.';
+  'Return the settings of a queue, or of all queues that have any, with the defaults (*) first: the value, '
+  'whether it is the queue''s own (for *: whether it was changed), its initial value and its meaning.';

@@ -44,7 +44,7 @@ begin
 end
 $$;
 comment on function holdfast.next_occurrence(text, timestamptz, text) is
-  'When a cron expression next comes true after a time, by the clocks of a zone.';
+  'Return when a cron expression next matches after a time, in a time zone.';
 
 -- Every matching time of the day once, whatever the clocks do.
 create or replace function holdfast.next_by_wall_clock(cron holdfast.cron, after timestamptz, zone text)
@@ -66,7 +66,7 @@ begin
 end
 $$;
 comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is
-  'The next occurrence of an expression that names times of the day.';
+  'Return the next match of an expression that names times of the day.';
 
 -- Every moment at which the clocks show a matching time. Between two changes of the
 -- clocks they run evenly; so each stretch is searched by itself.
@@ -100,7 +100,7 @@ begin
 end
 $$;
 comment on function holdfast.next_by_elapsed_time(holdfast.cron, timestamptz, text) is
-  'The next occurrence of an expression that goes with the time that passes.';
+  'Return the next match of an expression that counts elapsed time.';
 
 -- The first moment at which the clocks show this time, or go past it.
 create or replace function holdfast.first_moment(wall timestamp, zone text)
@@ -123,7 +123,7 @@ begin
 end
 $$;
 comment on function holdfast.first_moment(timestamp, text) is
-  'The first moment at which the clocks of a zone show this time, or go past it.';
+  'Return the first moment at which the clocks of a zone show this time, or skip it.';
 
 -- The first moment of other clocks: after `low`, up to `high`, between which they change once at most.
 create or replace function holdfast.clock_change(low timestamptz, high timestamptz, zone text)
@@ -151,7 +151,7 @@ begin
 end
 $$;
 comment on function holdfast.clock_change(timestamptz, timestamptz, text) is
-  'When the clocks of a zone change between two times, if they do.';
+  'Return when the clocks of a zone change between two times, if they do.';
 
 create or replace function holdfast.clock_offset(at timestamptz, zone text)
 returns interval
@@ -160,7 +160,7 @@ as $$
   select (at at time zone zone) - (at at time zone 'UTC')
 $$;
 comment on function holdfast.clock_offset(timestamptz, text) is
-  'How far the clocks of a zone are ahead of UTC at a time.';
+  'Return how far the clocks of a zone are ahead of UTC at a time.';
 
 -- The next matching time on a clock that runs evenly; null if there is none in 50 years.
 create or replace function holdfast.next_match(cron holdfast.cron, after timestamp)
@@ -183,7 +183,7 @@ begin
 end
 $$;
 comment on function holdfast.next_match(holdfast.cron, timestamp) is
-  'The next matching time on a clock that runs evenly.';
+  'Return the next matching time on a clock without changes.';
 
 create or replace function holdfast.next_time(cron holdfast.cron, since time)
 returns time
@@ -211,7 +211,7 @@ begin
 end
 $$;
 comment on function holdfast.next_time(holdfast.cron, time) is
-  'The first matching time of a day, from this one on.';
+  'Return the first matching time of a day, from a time on.';
 
 -- Month by month. A 29th of February that is a certain day of the week comes every 40
 -- years at the latest.
@@ -253,4 +253,4 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.next_day(holdfast.cron, date) is 'The first matching day, from this one on.';
+comment on function holdfast.next_day(holdfast.cron, date) is 'Return the first matching day, from a day on.';

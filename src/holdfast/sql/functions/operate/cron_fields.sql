@@ -56,7 +56,7 @@ begin
 end
 $$;
 comment on function holdfast.parse_cron(text) is
-  'Take a cron expression apart; an error names the field and what is wrong with it.';
+  'Parse a cron expression. An error names the field and what is wrong with it.';
 
 create or replace function holdfast.parse_weekdays(parsed holdfast.cron, terms text[])
 returns holdfast.cron
@@ -89,7 +89,7 @@ begin
 end
 $$;
 comment on function holdfast.parse_weekdays(holdfast.cron, text[]) is
-  'Add what a list of weekdays says to an expression that is being taken apart.';
+  'Add a list of weekdays to an expression that is being parsed.';
 
 -- Lists of numbers, ranges, stars and steps, as sorted numbers.
 create or replace function holdfast.cron_numbers(
@@ -140,7 +140,7 @@ begin
 end
 $$;
 comment on function holdfast.cron_numbers(text, text[], integer, integer, text[]) is
-  'What a list of numbers, ranges and steps in a cron expression stands for.';
+  'Return the numbers that a list of numbers, ranges and steps in a cron expression means.';
 
 create or replace function holdfast.cron_number(
   field text, given text, low integer, high integer, names text[])
@@ -167,7 +167,7 @@ begin
 end
 $$;
 comment on function holdfast.cron_number(text, text, integer, integer, text[]) is
-  'A number or a name in a cron expression.';
+  'Return the number that a number or a name in a cron expression means.';
 
 create or replace function holdfast.refuse_cron_field(field text, term text, rule text)
 returns void
@@ -208,7 +208,7 @@ exception when invalid_parameter_value then
   perform holdfast.refuse_zone(zone);
 end
 $$;
-comment on function holdfast.check_zone(text) is 'Refuse a time zone that is not the full name of one.';
+comment on function holdfast.check_zone(text) is 'Refuse a time zone that is not given by its full name.';
 
 create or replace function holdfast.refuse_zone(zone text)
 returns void
@@ -220,4 +220,4 @@ begin
     'zone', zone, 'must be the full name of a time zone, such as Europe/Berlin or UTC');
 end
 $$;
-comment on function holdfast.refuse_zone(text) is 'Raise the error for something that is no time zone.';
+comment on function holdfast.refuse_zone(text) is 'Raise the error for an unknown time zone.';

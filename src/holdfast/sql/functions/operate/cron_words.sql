@@ -20,7 +20,7 @@ as $$
       holdfast.months_in_words(p.months) as months
   ) w
 $$;
-comment on function holdfast.cron_in_words(text) is 'What a cron expression says, in words.';
+comment on function holdfast.cron_in_words(text) is 'Describe a cron expression in words.';
 
 create or replace function holdfast.interval_in_words(every interval)
 returns text
@@ -40,7 +40,7 @@ as $$
   where part.amount > 0
 $$;
 comment on function holdfast.interval_in_words(interval) is
-  'An interval of a schedule in words: every 30 seconds.';
+  'Describe the interval of a schedule in words: every 30 seconds.';
 
 create or replace function holdfast.times_in_words(cron holdfast.cron)
 returns text
@@ -87,7 +87,7 @@ begin
 end
 $$;
 comment on function holdfast.times_in_words(holdfast.cron) is
-  'Which times of the day a cron expression means, in words.';
+  'Describe the times of day of a cron expression in words.';
 
 create or replace function holdfast.days_in_words(cron holdfast.cron)
 returns text
@@ -130,7 +130,7 @@ begin
 end
 $$;
 comment on function holdfast.days_in_words(holdfast.cron) is
-  'Which days a cron expression means, in words; null for all of them.';
+  'Describe the days of a cron expression in words; null for every day.';
 
 create or replace function holdfast.months_in_words(months integer[])
 returns text
@@ -141,7 +141,7 @@ as $$
     months, '{-,January,February,March,April,May,June,July,August,September,October,November,December}')) end
 $$;
 comment on function holdfast.months_in_words(integer[]) is
-  'Which months a cron expression means, in words; null for all of them.';
+  'Describe the months of a cron expression in words; null for every month.';
 
 create or replace function holdfast.numbers_in_words(
   numbers integer[], low integer, high integer, unit text, alone boolean default true)
@@ -161,7 +161,7 @@ as $$
   from (select holdfast.step_of(numbers, low, high) as step, numbers[1] as first) n
 $$;
 comment on function holdfast.numbers_in_words(integer[], integer, integer, text, boolean) is
-  'Seconds, minutes or hours in words: every 15 minutes, hours 1 and 5.';
+  'Describe seconds, minutes or hours in words: every 15 minutes, hours 1 and 5.';
 
 -- Null unless they go on in equal steps from the lowest there is to the end.
 create or replace function holdfast.step_of(numbers integer[], low integer, high integer)
@@ -176,7 +176,7 @@ as $$
     and numbers = array(select generate_series(low, high, n.step))
 $$;
 comment on function holdfast.step_of(integer[], integer, integer) is
-  'The step by which sorted numbers fill a range, if they do.';
+  'Return the step by which sorted numbers fill a range, if they do.';
 
 create or replace function holdfast.is_stretch(numbers integer[])
 returns boolean
@@ -186,7 +186,7 @@ as $$
   select numbers[cardinality(numbers)] - numbers[1] = cardinality(numbers) - 1
 $$;
 comment on function holdfast.is_stretch(integer[]) is
-  'Whether sorted numbers follow each other without a gap.';
+  'Return whether sorted numbers follow each other without a gap.';
 
 -- Three and more in a row become one: 1 to 5. Names count from 0.
 create or replace function holdfast.stretches(numbers integer[], names text[])
@@ -207,7 +207,7 @@ as $$
   ) s
 $$;
 comment on function holdfast.stretches(integer[], text[]) is
-  'Sorted numbers by their names, with each stretch of three or more as one.';
+  'Return sorted numbers by their names, each stretch of three or more as one.';
 
 create or replace function holdfast.listed(words text[])
 returns text
@@ -217,7 +217,7 @@ as $$
   select concat_ws(
     ' and ', nullif(array_to_string(words[:cardinality(words) - 1], ', '), ''), words[cardinality(words)])
 $$;
-comment on function holdfast.listed(text[]) is 'Words as a list: a, b and c.';
+comment on function holdfast.listed(text[]) is 'Return words as a list: a, b and c.';
 
 create or replace function holdfast.ordinal(number integer)
 returns text
@@ -230,4 +230,4 @@ as $$
     else 'th'
   end
 $$;
-comment on function holdfast.ordinal(integer) is 'A number as a place: 1st, 22nd.';
+comment on function holdfast.ordinal(integer) is 'Return a number as an ordinal: 1st, 22nd.';

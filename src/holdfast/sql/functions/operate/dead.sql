@@ -41,7 +41,7 @@ as $$
   ) j
 $$;
 comment on function holdfast.list_dead(text, text, text, timestamptz, timestamptz, integer) is
-  'Dead jobs by queue, task, a part of the last error and time of death, the latest first.';
+  'Return dead jobs by queue, task, a part of the last error and time of death, the latest first.';
 
 -- The dead letters that match, oldest first, locked. Those that somebody else is
 -- replaying or purging are stepped over.
@@ -71,7 +71,7 @@ as $$
   for update skip locked
 $$;
 comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is
-  'Lock the dead letters that match.';
+  'Lock and return the dead letters that match.';
 
 -- Put dead letters, locked by the caller, back on their queues: the same id,
 -- payload, headers, priority and time of making; attempts and deaths start again at 0, and
@@ -125,7 +125,7 @@ begin
 end
 $$;
 comment on function holdfast.revive(uuid[], timestamptz, boolean) is
-  'Put dead letters back on their queues; returns how many.';
+  'Put dead letters back on their queues. Returns how many.';
 
 -- Remove dead letters for good, with the errors of those that were there.
 create or replace function holdfast.erase_dead(ids uuid[])
@@ -155,7 +155,7 @@ as $$
   select count(*) from gone
 $$;
 comment on function holdfast.erase_dead(uuid[]) is
-  'Remove dead letters for good, with their errors and steps; returns how many.';
+  'Delete dead letters with their errors and steps. Returns how many.';
 
 create or replace function holdfast.note_dead(
   action text, jobs bigint, queue text, task text, error text, died_after timestamptz,
@@ -189,8 +189,8 @@ begin
 end
 $$;
 comment on function holdfast.replay(uuid, boolean) is
-  'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the'
-  ' steps not if it is to start over. Returns pending.';
+  'Put a dead job back on its queue, with attempts from 0. Its id, payload, errors and finished steps stay;'
+  ' the steps go if it starts over. Returns pending.';
 
 -- holdfast: role operator
 create or replace function holdfast.replay_many(
@@ -225,10 +225,10 @@ begin
   return replayed;
 end
 $$;
-comment
-  on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
-  'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They '
-  'go on after their finished steps unless they are to start over.';
+comment on function holdfast.replay_many(
+  text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
+  'Put the dead jobs that match, or all of them, back on their queues, oldest first. They continue after '
+  'their finished steps unless they start over. Returns how many.';
 
 -- holdfast: role operator
 create or replace function holdfast.purge(id uuid)
@@ -245,7 +245,7 @@ begin
   perform holdfast.note('purge', purge.id::text);
 end
 $$;
-comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors and steps.';
+comment on function holdfast.purge(uuid) is 'Delete a dead job with its errors and steps.';
 
 -- holdfast: role operator
 create or replace function holdfast.purge_many(
@@ -278,7 +278,7 @@ begin
 end
 $$;
 comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
-  'Remove the dead jobs that match, or everything, for good, with their errors; returns how many.';
+  'Delete the dead jobs that match, or all of them, with their errors. Returns how many.';
 
 -- Send a waiting job to the dead letters by hand.
 -- holdfast: role operator
@@ -346,7 +346,7 @@ begin
 end
 $$;
 comment on function holdfast.check_filter(text, text, text, timestamptz, timestamptz, boolean) is
-  'Refuse to take all dead jobs unless that is asked for.';
+  'Refuse a filter that takes all dead jobs unless the caller asks for everything.';
 
 create or replace function holdfast.check_amount(amount integer)
 returns void

@@ -44,8 +44,8 @@ begin
 end
 $$;
 comment on function holdfast.due_exports() is
-  'Partitions past the longest retention that wait to be exported, where disposal is export; with the times'
-  ' of their rows and about how many there are.';
+  'Return the partitions past the longest retention that wait to be exported if disposal is export; with '
+  'the times of their rows and about how many there are.';
 
 create or replace function holdfast.is_written(place regclass)
 returns boolean
@@ -63,7 +63,7 @@ as $$
   )
 $$;
 comment on function holdfast.is_written(regclass) is
-  'Whether a transaction is open that has written to a table.';
+  'Return whether an open transaction has written to a table.';
 
 -- holdfast: role owner
 create or replace function holdfast.mark_exported(
@@ -114,8 +114,8 @@ begin
 end
 $$;
 comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, text, text) is
-  'Say that a partition was exported, so that it is dropped: of a default partition what is older than '
-  '`until`. False if somebody had said so already.';
+  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than'
+  ' `until` count as exported. Returns false if another session has recorded it.';
 
 -- For COPY: in a select list these hand out row by row, and keep nothing in memory.
 -- holdfast: role owner
@@ -132,7 +132,7 @@ as $$
     and f.finished_at < until_at
 $$;
 comment on function holdfast.export_finished(timestamptz, timestamptz, boolean) is
-  'The finished jobs of a time, or those of it that lie in the default partition.';
+  'Return the finished jobs of a period, or those that lie in the default partition.';
 
 -- holdfast: role owner
 create or replace function holdfast.export_event(
@@ -146,7 +146,7 @@ as $$
   select e.* from holdfast.event_default e where of_default and e.at >= from_at and e.at < until_at
 $$;
 comment on function holdfast.export_event(timestamptz, timestamptz, boolean) is
-  'The events of a time, or those of it that lie in the default partition.';
+  'Return the events of a period, or those that lie in the default partition.';
 
 -- holdfast: role owner
 create or replace function holdfast.export_columns(parent text)
@@ -163,4 +163,4 @@ as $$
   order by a.attnum
 $$;
 comment on function holdfast.export_columns(text) is
-  'The columns of finished jobs (finished) or of events (event), in their order, with their types.';
+  'Return the columns of finished jobs (finished) or events (event), in order, with their types.';

@@ -31,7 +31,8 @@ begin
 end
 $$;
 comment on function holdfast.grant_queues(text, text[]) is
-  'Keep a role to these queues, and those that it was granted before; acme.* stands for all that begin so.';
+  'Restrict a role to these queues, in addition to those granted before. acme.* means all queues whose '
+  'names begin with acme.';
 
 create or replace function holdfast.check_queues(queues text)
 returns void
@@ -46,7 +47,7 @@ begin
 end
 $$;
 comment on function holdfast.check_queues(text) is
-  'Refuse what is neither the name of a queue nor the beginning of names with a star.';
+  'Refuse a pattern that is neither the name of a queue nor the beginning of names with a star.';
 
 -- holdfast: role owner
 create or replace function holdfast.revoke_queues(role text, queues text[] default null)
@@ -83,8 +84,8 @@ begin
 end
 $$;
 comment on function holdfast.revoke_queues(text, text[]) is
-  'Take queues away from a role that is kept to some; without queues it is kept to none any more, and may '
-  'use all. Returns how many were taken.';
+  'Take queues from a restricted role. Without queues, lift the restriction: the role may then use every '
+  'queue. Returns how many were taken.';
 
 -- holdfast: role owner
 create or replace function holdfast.list_grants()
@@ -97,4 +98,4 @@ as $$
   left join pg_roles r on r.oid = a.role_id
   order by 1, 2
 $$;
-comment on function holdfast.list_grants() is 'Which roles are kept to which queues.';
+comment on function holdfast.list_grants() is 'List which roles are restricted to which queues.';

@@ -80,8 +80,8 @@ begin
 end
 $$;
 comment on function holdfast.cancel_many(uuid[]) is
-  'Call jobs off: cancelled, requested (a worker holds it), the end state that it had already, or null for '
-  'no such job.';
+  'Cancel jobs. Returns for each: cancelled, requested (a worker holds it), the end state that it had '
+  'already, or null if it does not exist.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.cancel(id uuid)
@@ -99,7 +99,7 @@ begin
 end
 $$;
 comment on function holdfast.cancel(uuid) is
-  'Call a job off: returns cancelled, requested (a worker holds it), or the end state that it had already.';
+  'Cancel a job. Returns cancelled, requested (a worker holds it), or the end state that it had already.';
 
 -- The live jobs of a queue or a task that nobody has called off yet, by id. The
 -- settings leave one plan: along the primary key from `after` on, and no further
@@ -130,7 +130,7 @@ as $$
   limit pick_matching.amount
 $$;
 comment on function holdfast.pick_matching(text, text, text, integer, uuid) is
-  'The ids of live jobs that match, in order, behind a given one.';
+  'Return the ids of live jobs that match, in order, after a given one.';
 
 -- Call off what waits or runs in a queue, or of a task, or both; all of it only with
 -- `everything`. In batches by
@@ -185,8 +185,8 @@ begin
 end
 $$;
 comment on function holdfast.cancel_matching(text, text, text, integer, uuid, boolean) is
-  'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled,'
-  ' for how many it was requested, and the id after which to go on, if any are left.';
+  'Cancel up to amount live jobs of a queue or a task, in the order of their ids. Returns how many were '
+  'cancelled, for how many it was requested, and the id to continue after if any are left.';
 
 -- What a worker has to hear: the jobs that it holds and that somebody called off.
 -- holdfast: role worker
@@ -204,7 +204,8 @@ as $$
   cross join lateral (select from holdfast.live j where j.id = c.job_id and j.lease = c.lease offset 0) j
   where c.worker_id = cancels.worker
 $$;
-comment on function holdfast.cancels(uuid) is 'The jobs that this worker holds and that somebody called off.';
+comment on function holdfast.cancels(uuid) is
+  'Return the jobs that this worker holds and that somebody cancelled.';
 
 create or replace function holdfast.refuse_job(id uuid)
 returns void
@@ -240,7 +241,7 @@ begin
 end
 $$;
 comment on function holdfast.refuse_transition(uuid, text, text, text) is
-  'Raise the error for a job that is not in the state for what is wanted of it, or not there at all.';
+  'Raise the error for a job that is in the wrong state for a call, or does not exist.';
 
 -- Do not wait for the time or the backoff: a scheduled job becomes pending now.
 -- holdfast: role operator
@@ -271,8 +272,7 @@ begin
   return known;
 end
 $$;
-comment on function holdfast.run_now(uuid) is
-  'Make a scheduled job pending at once; returns the state that it has then.';
+comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once. Returns its new state.';
 
 -- Due now, and pending. The caller has locked it.
 create or replace function holdfast.hurry(id uuid, now_at timestamptz)
@@ -286,7 +286,7 @@ begin
   perform holdfast.make_pending(array[hurry.id], now_at);
 end
 $$;
-comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending at once, and due now.';
+comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending and due now.';
 
 -- A paused queue takes jobs in but hands none out; what runs goes on.
 -- holdfast: role operator
@@ -304,7 +304,7 @@ begin
   perform holdfast.note('pause', pause.queue);
 end
 $$;
-comment on function holdfast.pause(text) is 'Stop handing out the jobs of a queue; those that run go on.';
+comment on function holdfast.pause(text) is 'Stop handing out the jobs of a queue. Running jobs continue.';
 
 -- holdfast: role operator
 create or replace function holdfast.resume(queue text)
@@ -364,4 +364,4 @@ begin
 end
 $$;
 comment on function holdfast.reschedule(uuid, timestamptz, interval) is
-  'Give a scheduled job another time; returns when it is due.';
+  'Change the time of a scheduled job. Returns when it is due.';

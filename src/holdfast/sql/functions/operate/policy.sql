@@ -72,10 +72,9 @@ begin
   end if;
 end
 $$;
-comment
-  on function holdfast.set_retry_policy(
+comment on function holdfast.set_retry_policy(
   text, integer, interval, double precision, interval, double precision, boolean) is
-  'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
+  'Set how a task is retried from now on. With declared, only if no operator has set a policy.';
 
 -- For a worker, that says what its code does, and may say no more.
 -- holdfast: role worker operator
@@ -96,10 +95,9 @@ as $$
       declare_retry_policy.factor,
     declare_retry_policy.cap, declare_retry_policy.jitter, true)
 $$;
-comment
-  on function holdfast.declare_retry_policy(
+comment on function holdfast.declare_retry_policy(
   text, integer, interval, double precision, interval, double precision) is
-  'Say how the code of a task wants it to be retried; what an operator has said goes before it.';
+  'Set how a task is retried, as its code says. A policy that an operator has set wins.';
 
 -- Forget what was set: the task follows its queue and the default again, and a
 -- worker that declares a policy may write it at its next start.
@@ -125,8 +123,8 @@ begin
 end
 $$;
 comment on function holdfast.reset_retry_policy(text) is
-  'Forget how a task is retried, so that its queue and the default decide; whether there was anything to '
-  'forget.';
+  'Remove the retry policy of a task, so that its queue and the default decide. Returns whether there was '
+  'one.';
 
 -- For the audit log, as configure has it: what is not the same, before and after.
 create or replace function holdfast.policy_changes(known holdfast.retry_policy, given holdfast.retry_policy)
@@ -139,7 +137,7 @@ as $$
   where to_jsonb(known) ->> k is distinct from to_jsonb(given) ->> k
 $$;
 comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is
-  'What differs between two policies of a task, before and after; a missing one says nothing.';
+  'Return the differences between two policies of a task, before and after.';
 
 -- holdfast: role viewer
 create or replace function holdfast.list_retry_policies()
@@ -155,7 +153,7 @@ as $$
   order by p.task
 $$;
 comment on function holdfast.list_retry_policies() is
-  'How each task is retried that says so itself; a null is left to its queue and the default.';
+  'List the retry policies of tasks. A null is left to the queue and the default.';
 
 -- What decides on max_attempts has changed: from now on no lane is believed.
 --
@@ -213,7 +211,7 @@ begin
 end
 $$;
 comment on function holdfast.settle_lanes() is
-  'Note in each lane how often its jobs are tried, where that has changed since; how many.';
+  'Store in each lane how often its jobs are tried, if that has changed. Returns how many lanes changed.';
 
 -- Asked for each job whose code declares how often it is tried.
 create or replace function holdfast.is_operated(task text)
@@ -225,4 +223,5 @@ begin
   return exists (select from holdfast.retry_policy p where p.task = is_operated.task and not p.declared);
 end
 $$;
-comment on function holdfast.is_operated(text) is 'Whether an operator has set how this task is retried.';
+comment on function holdfast.is_operated(text) is
+  'Return whether an operator has set how this task is retried.';

@@ -67,12 +67,11 @@ begin
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
-comment
-  on function holdfast.add_schedule(
+comment on function holdfast.add_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
-  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it '
-  'first does. With declared, as code says it at each start, one of this name is changed to this, unless an'
-  ' operator has made or changed that.';
+  'Run a task at regular times from now on, by a cron expression or an interval. Returns its first time. '
+  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or'
+  ' changed it.';
 
 -- For a worker, that says what its code does, and may say no more.
 -- holdfast: role worker operator
@@ -101,11 +100,10 @@ as $$
       declare_schedule.max_attempts,
     declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
 $$;
-comment
-  on function holdfast.declare_schedule(
+comment on function holdfast.declare_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
-  'Let a task run at regular times as its code says; what an operator has made or changed stays. Returns '
-  'when it next does.';
+  'Run a task at regular times, as its code says. Keeps what an operator has made or changed. Returns its '
+  'next time.';
 
 -- Change what is given, and leave the rest. A paused schedule stays paused, and one
 -- that code has declared is the operator's from now on.
@@ -168,10 +166,9 @@ begin
   return next_at;
 end
 $$;
-comment
-  on function holdfast.change_schedule(
+comment on function holdfast.change_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
-  'Change what is given of a schedule, from its next time on; returns when that is.';
+  'Change the given values of a schedule, from its next time on. Returns that time.';
 
 -- Another expression, interval or zone starts anew from now; anything else keeps its next tick.
 create or replace function holdfast.replace_schedule(known holdfast.schedule, given holdfast.schedule)
@@ -201,7 +198,7 @@ begin
 end
 $$;
 comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is
-  'Write the new state of a schedule; returns its next time.';
+  'Write the new state of a schedule. Returns its next time.';
 
 create or replace function holdfast.check_schedule(given holdfast.schedule)
 returns void
@@ -254,7 +251,7 @@ begin
 end
 $$;
 comment on function holdfast.known_schedule(text) is
-  'A schedule by its name, locked; refused if there is none.';
+  'Lock and return a schedule by its name. Refuses a name that does not exist.';
 
 -- As it is, for whoever only looks.
 create or replace function holdfast.seen_schedule(name text)
@@ -275,7 +272,8 @@ begin
   return known;
 end
 $$;
-comment on function holdfast.seen_schedule(text) is 'A schedule by its name; refused if there is none.';
+comment on function holdfast.seen_schedule(text) is
+  'Return a schedule by its name. Refuses a name that does not exist.';
 
 -- holdfast: role operator
 create or replace function holdfast.pause_schedule(name text)
@@ -296,7 +294,7 @@ begin
 end
 $$;
 comment on function holdfast.pause_schedule(text) is
-  'Let the times of a schedule pass without a job; whether it was running.';
+  'Pause a schedule: its times pass without a job. Returns whether it was running.';
 
 -- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
 -- was owed before.
@@ -323,7 +321,7 @@ begin
 end
 $$;
 comment on function holdfast.resume_schedule(text) is
-  'Go on with a paused schedule at its next time; whether it was paused.';
+  'Resume a paused schedule from its next time on. Returns whether it was paused.';
 
 -- holdfast: role operator
 create or replace function holdfast.remove_schedule(name text)
@@ -343,7 +341,7 @@ begin
 end
 $$;
 comment on function holdfast.remove_schedule(text) is
-  'Forget a schedule; its jobs stay. Whether there was one.';
+  'Remove a schedule and keep its jobs. Returns whether it existed.';
 
 -- A job besides its times, which go on as they were; paused or not. It locks
 -- nothing that the times wait for, unless they must not overlap with it.
@@ -368,7 +366,7 @@ begin
 end
 $$;
 comment on function holdfast.run_schedule(text) is
-  'Run the job of a schedule now, besides its times; returns its id.';
+  'Run the job of a schedule now, in addition to its times. Returns the id of the job.';
 
 -- holdfast: role worker viewer
 create or replace function holdfast.list_schedules(upcoming integer default 5)
@@ -394,7 +392,7 @@ as $$
   order by s.name
 $$;
 comment on function holdfast.list_schedules(integer) is
-  'All schedules, with the times to come, this many of each (none if it is paused), and what they say in '
+  'List all schedules, each with a number of its next times (none if it is paused) and a description in '
   'words.';
 
 -- holdfast: role viewer
@@ -405,7 +403,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.ticks_ahead(holdfast.seen_schedule(upcoming.name), upcoming.amount)
 $$;
-comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule; none if it is paused.';
+comment on function holdfast.upcoming(text, integer) is
+  'Return the next times of a schedule; none if it is paused.';
 
 create or replace function holdfast.ticks_ahead(given holdfast.schedule, amount integer)
 returns setof timestamptz
@@ -429,7 +428,7 @@ begin
 end
 $$;
 comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is
-  'The next times of a schedule that is at hand.';
+  'Return the next times of a given schedule.';
 
 -- The next tick after a time. Intervals are counted from when the schedule was made.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
@@ -445,7 +444,7 @@ as $$
   from (select extract(epoch from given.every)::double precision as seconds) e
 $$;
 comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is
-  'The next time of a schedule after another.';
+  'Return the next time of a schedule after a given time.';
 
 -- The last tick up to a time, given one before it: halved until a second is left.
 create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
@@ -470,7 +469,7 @@ begin
 end
 $$;
 comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
-  'The last time of a schedule up to another, from its next one on.';
+  'Return the last time of a schedule up to a given time, from its next one on.';
 
 -- Whoever sleeps on the queue looks at the schedules anew as it wakes up.
 create or replace function holdfast.wake_schedulers(queue text)
@@ -481,4 +480,4 @@ as $$
   select holdfast.wake(wake_schedulers.queue, true, true)
 $$;
 comment on function holdfast.wake_schedulers(text) is
-  'Let the workers of a queue look at the schedules anew.';
+  'Wake the workers of a queue so that they look at the schedules again.';
