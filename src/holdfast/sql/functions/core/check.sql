@@ -1,5 +1,5 @@
--- The rules for what callers hand in. Each answers with nothing, or raises an
--- error that names the field, the limit and what to do.
+-- Check what callers hand in. Each function returns nothing, or raises an error that names the
+-- field, the limit and what to do.
 
 create or replace function holdfast.check_name(field text, value text)
 returns void
@@ -61,8 +61,8 @@ $$;
 comment on function holdfast.check_max_attempts(integer) is
   'Refuse a number of attempts outside its range; null means the default.';
 
--- When a job is due: null for at once. A time far in the past is only late;
--- one more than a century ahead is a mistake, often milliseconds read as seconds.
+-- A time far in the past only means that the job is late. A time more than a century ahead is a
+-- mistake: often milliseconds that were read as seconds.
 create or replace function holdfast.due_time(run_at timestamptz, delay interval, now_at timestamptz)
 returns timestamptz
 language plpgsql immutable
@@ -87,8 +87,8 @@ $$;
 comment on function holdfast.due_time(timestamptz, interval, timestamptz) is
   'Return the checked time at which a job is due; null for at once.';
 
--- The size is that of the JSON text as claims hand it out. What is stored says
--- little about it: 1e100000 takes 16 bytes there and 100,001 as text.
+-- The size is that of the JSON text that a claim returns. The stored size says little about it:
+-- 1e100000 takes 16 bytes stored and 100,001 as text.
 create or replace function holdfast.refuse_payload(id uuid, payload jsonb, payload_limit integer)
 returns void
 language plpgsql immutable
@@ -107,9 +107,9 @@ $$;
 comment on function holdfast.refuse_payload(uuid, jsonb, integer) is
   'Raise the error for a payload whose JSON text is over the limit.';
 
--- Headers travel with every claim, beside the payload and in addition to it. Some names are
--- our own: `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). Without a SET
--- clause, so that it becomes a part of the query that asks.
+-- Headers travel with every claim, in addition to the payload. Some names are reserved:
+-- `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
+-- that PostgreSQL inlines the function.
 create or replace function holdfast.are_headers(headers jsonb)
 returns boolean
 language sql immutable
@@ -143,14 +143,13 @@ end
 $$;
 comment on function holdfast.refuse_headers(jsonb) is 'Raise an error if headers break a rule.';
 
--- Whether Python can read a value again: one that it cannot would spoil every list in
--- which it stands. Its decoders give up at about 900 levels, depending on who calls them,
--- at a fraction that no double can hold, and at an integer of 4,300 digits. `said` is the
--- text of the value, which takes longer to write than all of this takes to look at it.
+-- A value that Python cannot read would break every list that contains it. Python's decoders
+-- give up at about 900 levels, at a fraction that no double can hold, and at an integer of
+-- 4,300 digits. `said` is the text of the value: converting it takes longer than this check.
 --
--- A text of fewer than 300 bytes has neither, so most values cost nothing more. To compare
--- each number would take several times what it takes to look for many digits first. Without
--- a SET clause, so that it becomes a part of the query that asks.
+-- A text of fewer than 300 bytes has neither, so most values cost nothing more. The search for
+-- many digits comes first, since comparing each number takes several times as long. There is no
+-- SET clause, so that PostgreSQL inlines the function.
 create or replace function holdfast.is_readable(value jsonb, said text)
 returns boolean
 language sql immutable
@@ -194,8 +193,8 @@ end
 $$;
 comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python cannot read back.';
 
--- Claims and duties read what others committed a moment ago: under an older
--- snapshot a head could pass a job, so they refuse to run there.
+-- Claims and duties read what others committed a moment ago. Under an older snapshot a head
+-- could pass a job, so they refuse to run.
 create or replace function holdfast.check_isolation(verb text)
 returns void
 language plpgsql stable

@@ -313,16 +313,16 @@ $$;
 comment on function holdfast.tasks_of(text[]) is
   'Return the tasks of all lanes of some queues, or of every queue.';
 
--- The lanes that have something to hand out, and where: what lies between the head and
--- the first job is walked over here, and not again. Without a SET clause, as the next
--- one, so that they become a part of the query that asks.
+-- Return the lanes that have work, each with the place of its first job. The entries between
+-- the head and that job are read here, and not again. This function and the next have no SET
+-- clause, so that PostgreSQL inlines them.
 create or replace function holdfast.lanes_at_work(queues text[], tasks text[], above integer)
 returns table (id integer, queue text, priority smallint, kind smallint, first bigint)
 language sql stable
 as $$
   select l.id, l.queue, l.priority, l.kind, first.seq
   from (
-    -- Either by an index: what is not asked for costs nothing, however many lanes others have.
+    -- Both branches use an index, so the lanes of others cost nothing.
     select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks)
       and l.queue = any(lanes_at_work.queues)
     union all
@@ -343,13 +343,13 @@ $$;
 comment on function holdfast.lanes_at_work(text[], text[], integer) is
   'Return the lanes that have jobs to claim, each with the place of the first one.';
 
--- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first
--- job of each; the largest place there is, if there are fewer jobs.
+-- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first job
+-- of each lane. If there are fewer jobs, return the largest possible place.
 --
--- To look at that many jobs of each lane would cost more than the claim. So the first look
--- covers twice an even share. A lane that has this many jobs before the place found so far
--- may have more of them there, and is looked into further, until no lane can. Equal lanes
--- need one look. Where one lane holds all the oldest jobs, its own jobs are the answer.
+-- Reading that many jobs of each lane would cost more than the claim. So the first look covers
+-- twice an even share. A lane with that many jobs before the place found so far may have more
+-- of them there, and is read further, until no such lane is left. Equal lanes need one look. If
+-- one lane holds all the oldest jobs, its own jobs are the answer.
 create or replace function holdfast.reach(lanes integer[], firsts bigint[], amount integer)
 returns bigint
 language plpgsql volatile
@@ -362,7 +362,7 @@ declare
   cut bigint;
   glance integer;
 begin
-  -- At most this far: so many lanes have a job up to here, or the lane with the oldest job has so many.
+  -- An upper bound: `amount` lanes have a job up to here, or the lane with the oldest job has that many.
   with bound as materialized (
     select least(
       furthest,
@@ -441,24 +441,23 @@ $$;
 comment on function holdfast.attending(uuid, timestamptz) is
   'Return a row if a worker is known and sent a heartbeat recently.';
 
--- How large a payload may be when it is sent. How large one is that was compressed is
--- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
--- Without a SET clause, so that it becomes a part of the query that asks.
+-- The exact size of a compressed payload is known only after unpacking it. At most, pglz makes
+-- 88 bytes of one byte, and lz4 255. There is no SET clause, so that PostgreSQL inlines the
+-- function.
 create or replace function holdfast.bytes_at_most(payload jsonb)
 returns integer
 language sql stable
 as $$
   select case
     when pg_column_compression(payload) is null then pg_column_size(payload)
-    -- two of them have room in an integer
+    -- the sum of two still fits an integer
     else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer
   end
 $$;
 comment on function holdfast.bytes_at_most(jsonb) is
   'Return an upper bound of the size of a payload as it is sent, without unpacking it.';
 
--- How many of the jobs at these places have room together, and how large they are. No
--- more of them are unpacked than have room.
+-- Unpack no more payloads than fit.
 create or replace function holdfast.fitting(places tid[], room bigint)
 returns table (amount integer, bytes bigint)
 language plpgsql volatile
@@ -491,7 +490,7 @@ $$;
 comment on function holdfast.fitting(tid[], bigint) is
   'Return how many of the first jobs fit together, and how many bytes they have.';
 
--- What a claim took, for a caller whose reply was lost on the way.
+-- A caller whose claim's reply was lost asks for it here.
 -- holdfast: role worker
 create or replace function holdfast.claimed(worker uuid, lease uuid)
 returns setof holdfast.claimed_job

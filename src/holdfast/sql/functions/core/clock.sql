@@ -1,6 +1,6 @@
--- The only clock: every time that Holdfast writes or compares comes from here,
--- so a worker's own clock may be wrong without effect. A test database replaces
--- this function to move time; no runtime role can.
+-- The only clock: Holdfast takes every time that it writes or compares from here. So a wrong
+-- clock of a worker has no effect. A test database replaces this function to move time; no
+-- runtime role can.
 -- holdfast: role producer worker viewer
 create or replace function holdfast.clock()
 returns timestamptz

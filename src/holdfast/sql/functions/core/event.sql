@@ -1,15 +1,14 @@
 -- holdfast: after step, cluster
 -- The log of a job: what happened to it, and what its handler published.
 --
--- Our own events begin with `job.`: failed, dead, cancelled, cancel_requested,
--- snoozed, interrupted, recovered, replayed, step; completed only for a job that has
--- other events, because most jobs do nothing but complete, and `finished` says so.
+-- Holdfast's own events begin with `job.`: failed, dead, cancelled, cancel_requested, snoozed,
+-- interrupted, recovered, replayed, step. A job gets `job.completed` only if it has other
+-- events, because most jobs only complete, and `finished` records that.
 
--- Write events of jobs, in the order given, each with its queue, task and attempt.
--- First the counters, in the order of ids: their rows are held until the commit, so
--- the events of one job become visible in the order of their ids, and a reader that
--- has seen one has seen all before it. Of what is more than `most`, only the number
--- is kept.
+-- Write events of jobs in the order given, each with its queue, task and attempt. The counters
+-- come first, in the order of ids. Their rows are locked until the commit, so the events of one
+-- job become visible in the order of their ids: a reader that sees one has seen all before it.
+-- Of events beyond `most`, only the number is kept.
 create or replace function holdfast.log_events(
   ids uuid[],
   queues text[],
@@ -63,7 +62,7 @@ comment on function holdfast.log_events(
   uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
   'Write events of jobs in the order given.';
 
--- The same for one event each of jobs that are still there.
+-- Write one event for each of these jobs that still exist.
 create or replace function holdfast.log_live(ids uuid[], name text, datas jsonb[], now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -111,7 +110,7 @@ $$;
 comment on function holdfast.check_event(text, jsonb) is
   'Refuse an event with a name that is not allowed, or with too much data.';
 
--- Publish an event of a running job, under its lease.
+-- Publish an event of a running job under its lease.
 -- holdfast: role worker
 create or replace function holdfast.publish(id uuid, lease uuid, name text, data jsonb default null)
 returns void
@@ -131,10 +130,10 @@ $$;
 comment on function holdfast.publish(uuid, uuid, text, jsonb) is
   'Publish an event of a running job under its lease.';
 
--- The same for many, as a worker flushes them. Its events of one lease are
--- numbered, so that what is sent again after a lost reply is written once. Returns
--- the jobs that are no longer held; with `skip_locked` also those that another
--- transaction has locked, of which nothing was written.
+-- Publish many events, as a worker flushes them. A worker numbers the events of a lease, so a
+-- batch that is sent again after a lost reply is written once. Return the jobs that are no
+-- longer held. With `skip_locked`, also return the jobs that another transaction has locked;
+-- nothing was written for them.
 -- holdfast: role worker
 create or replace function holdfast.publish_many(
   ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[],
@@ -161,7 +160,7 @@ begin
   from (select distinct r.id, r.lease from unnest(ids, leases) r (id, lease)) d;
   select coalesce(array_agg(s.start), '{}'), array_agg(s.locked) into others, are_locked
   from holdfast.start(jobs, job_leases, skip_locked => publish_many.skip_locked) s;
-  -- Whoever publishes for the same job at the same time waits here.
+  -- Another session that publishes for the same job waits here.
   select array_agg(x.job_id), array_agg(x.published) into held, published
   from (
     select x.job_id, x.published
@@ -199,13 +198,14 @@ comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jso
   'Publish numbered events of running jobs. Returns the jobs that are no longer held, and with skip_locked '
   'also those that another transaction has locked.';
 
--- Reading. A cursor says what was seen: for one job the id of its last event; for a
--- queue, or all of them, a snapshot, because transactions may commit late. What is
--- new is what is visible now and was not then: written by a transaction that was
--- open then, or came after. A cursor `old/new/id` is in the middle of that: between
--- these two snapshots, up to this event. So whoever goes on after any event misses
--- none, sees none twice, and waits for nobody's transaction. The numbers in a snapshot
--- and in the column xid grow from one cluster to the next: see cluster.sql.
+-- Read events. A cursor says what a reader has seen. For one job it is the id of the last
+-- event. For a queue, or all queues, it is a snapshot, because transactions may commit late.
+--
+-- New events are those that are visible now and were not visible then: their transaction was
+-- open then, or began later. A cursor `old/new/id` lies in the middle of such a batch: between
+-- these two snapshots, up to this event. So a reader that continues after any event sees every
+-- event once and waits for no transaction. The numbers in a snapshot and in the column xid grow
+-- from one cluster to the next: see cluster.sql.
 -- holdfast: role viewer
 create or replace function holdfast.read_events(
   job_id uuid default null,
@@ -293,7 +293,7 @@ comment on function holdfast.read_events(uuid, text, text, integer) is
   'Return the events of a job, a queue or all queues after a cursor, in order, each with the cursor behind '
   'it.';
 
--- Handlers publish what they like, also what they were told in confidence.
+-- Handlers publish what they like, even confidential values.
 create or replace function holdfast.event_as_seen(given holdfast.event, in_full boolean)
 returns jsonb
 language sql stable
@@ -307,8 +307,9 @@ $$;
 comment on function holdfast.event_as_seen(holdfast.event, boolean) is
   'Return the data of an event as the caller may see it.';
 
--- What is visible now. What this transaction itself has written is not yet, nor on a
--- standby what comes after the oldest open transaction: it does not know which are.
+-- Return what is visible now, without what this transaction itself has written. On a standby,
+-- also without all numbers after the oldest open transaction, since it does not know which
+-- later ones are open.
 create or replace function holdfast.seen_now()
 returns pg_snapshot
 language sql stable
@@ -328,7 +329,7 @@ $$;
 comment on function holdfast.seen_now() is
   'Return the current snapshot, without what this transaction has written.';
 
--- The events that the one snapshot did not show and the other does, by id.
+-- The events that the first snapshot did not show and the second does, by id.
 create or replace function holdfast.events_between(
   queue text, old_seen pg_snapshot, new_seen pg_snapshot, from_id bigint, amount bigint)
 returns setof holdfast.event
@@ -355,7 +356,7 @@ begin
     return query
       select e.*
       from (
-        -- By itself, or the planner may rather walk along the ids, from the first.
+        -- Kept apart, or the planner may read along the ids from the first one.
         select e.*
         from holdfast.event e
         where (e.xid >= pg_snapshot_xmax(old_seen) or e.xid = any(array(select pg_snapshot_xip(old_seen))))
@@ -373,7 +374,7 @@ $$;
 comment on function holdfast.events_between(text, pg_snapshot, pg_snapshot, bigint, bigint) is
   'Return the events that are visible in the second snapshot and not in the first.';
 
--- The cursor of this moment: for who wants to hear of what comes, and not of what was.
+-- Return the current cursor, for a reader that wants only later events.
 -- holdfast: role viewer
 create or replace function holdfast.event_cursor(job_id uuid default null)
 returns text

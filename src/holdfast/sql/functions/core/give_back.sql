@@ -158,9 +158,9 @@ $$;
 comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamptz) is
   'Write the events of attempts that failed, were snoozed or interrupted.';
 
--- Move held jobs back into a lane of `kind` beside their own, to new places in
--- their old order. Without a kind, suspects stay suspects: they had not started, so
--- nothing has cleared them. Those in `refunded` get the attempt of this claim back.
+-- Move held jobs back into a lane of `kind` beside their own, to new places in their old order.
+-- Without a kind, suspects stay suspects: they had not started, so nothing has cleared them.
+-- Jobs in `refunded` get the attempt of this claim back.
 create or replace function holdfast.put_back(
   ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
@@ -177,8 +177,8 @@ begin
     return;
   end if;
   perform holdfast.check_places(ids);
-  -- Apart, as arrays: joined to the jobs, each would be looked up once for each lane
-  -- where the planner takes `live` for empty.
+  -- Kept in arrays: if the planner takes `live` for empty, a join would look up each lane once
+  -- for each job.
   select
     array_agg(d.lane_id) as old,
     array_agg(holdfast.sibling(
@@ -200,7 +200,7 @@ begin
     worker_id = null,
     changed_at = now_at
   from (
-    -- Places are given out above the sort; a join there would mix them up.
+    -- nextval() is called above the sort; a join there would change the order.
     select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
       select j.place, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane

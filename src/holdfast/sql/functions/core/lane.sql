@@ -1,12 +1,12 @@
 -- holdfast: after replace
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
--- There is no unique key and no lock: when two open transactions are both the
--- first to use a lane, each makes a row and both are served. A lane is removed when
--- it has been empty for a while and no transaction can still name it: see retire.sql.
+-- There is no unique key and no lock. If two open transactions are both the first to use a
+-- lane, each makes a row, and claims read both. A lane is removed when it has been empty for a
+-- while and no transaction can still use it: see retire.sql.
 --
--- A queue has only so many lanes, since claims look into each that has work. Jobs that
--- are there already always have one: see sibling().
+-- The number of lanes of a queue is limited, since a claim looks into each lane that has work.
+-- Existing jobs always get a lane: see sibling().
 -- holdfast: role producer
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
@@ -46,7 +46,7 @@ language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   with made as (
-    -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
+    -- One snapshot for both, so that a policy change in between is seen by both or by neither.
     insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
     values (
       make_lane.queue, make_lane.priority, make_lane.task, make_lane.kind,
@@ -62,7 +62,7 @@ $$;
 comment on function holdfast.make_lane(text, integer, text, integer) is
   'Create a lane without checks and return its id.';
 
--- Two that come at once may both be let in: the limit is not exact.
+-- Two calls at the same time may both succeed, so the limit is not exact.
 create or replace function holdfast.check_lanes(queue text, priority integer, task text)
 returns void
 language plpgsql stable
@@ -122,14 +122,13 @@ $$;
 comment on function holdfast.sibling(integer, integer) is
   'Return the fresh, returned or suspect lane beside a lane.';
 
--- What a bulk COPY into holdfast.job must know, once for each queue, priority
--- and task, in the order given. `declared` is what the code of each task says of
--- max_attempts: a policy that an operator has set wins over it.
+-- Return what a bulk COPY into holdfast.job must know, once for each queue, priority and task,
+-- in the order given. `declared` is the max_attempts in the code of each task: a policy that an
+-- operator has set wins over it.
 --
--- This function runs with its owner's rights, the COPY with those of whoever
--- the session is at that time: `role` if it was set, else the session's user.
--- A COPY reads the defaults of the columns that it does not name, so it needs
--- the sequence and the clock as well.
+-- This function runs with its owner's rights. The COPY runs with those of the session at that
+-- time: of `role` if it was set, otherwise of the session's user. A COPY reads the defaults of
+-- the columns that it does not name, so it also needs the sequence and the clock.
 -- holdfast: role producer
 create or replace function holdfast.places(
   tasks text[], queues text[], priorities integer[], declared integer[] default null)

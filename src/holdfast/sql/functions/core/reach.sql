@@ -1,8 +1,8 @@
--- Who asks, which queues are theirs, and what they see of payloads.
+-- Who the caller is, and which queues the caller may use.
 --
--- These functions run with their owner's rights, so PostgreSQL's own checks end at
--- their door. What depends on who came in is asked here: of the role that is set,
--- and of the one that logged in, so that SET ROLE loses no restriction.
+-- Holdfast's functions run with their owner's rights, so PostgreSQL does not check the caller's
+-- rights on tables. These functions check them for both roles: the current one and the one that
+-- logged in. So SET ROLE lifts no restriction.
 
 create or replace function holdfast.caller()
 returns name
@@ -13,7 +13,7 @@ as $$
 $$;
 comment on function holdfast.caller() is 'Return the role with whose rights the calling function was called.';
 
--- Whether a role has all the rights of another at hand; not if there is no such role.
+-- Returns false if there is no such role.
 create or replace function holdfast.acts_as(role name, other name)
 returns boolean
 language sql stable
@@ -36,8 +36,8 @@ $$;
 comment on function holdfast.is_owner(name) is
   'Return whether a role owns the tables of Holdfast or is a superuser.';
 
--- Whether a role is kept to some queues. An owner reads the tables themselves, and a
--- worker claims from any queue, so neither can be.
+-- An owner reads the tables themselves, and a worker claims from any queue, so neither can be
+-- restricted.
 create or replace function holdfast.is_bound(role name)
 returns boolean
 language sql stable
@@ -61,15 +61,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   if not exists (select from holdfast.access) then
-    return true; -- nearly everywhere
+    return true; -- the usual case
   end if;
   return not holdfast.is_bound(session_user) and not holdfast.is_bound(holdfast.caller());
 end
 $$;
 comment on function holdfast.unrestricted() is 'Return whether the caller may use every queue.';
 
--- Its price is a lie that is nearly always true: where nobody is kept to anything it is
--- not called, and the planner must not go out of its way to call it less often.
+-- The cost is set too low on purpose: without restricted roles it is not called, so the planner
+-- must not choose a worse plan to call it less often.
 -- holdfast: role viewer
 create or replace function holdfast.in_reach(queue text)
 returns boolean
@@ -90,7 +90,7 @@ as $$
 $$;
 comment on function holdfast.in_reach(text) is 'Return whether the caller may see and use this queue.';
 
--- All of them at once, for what reads many jobs: lanes know every queue that was ever used.
+-- Return all at once, for functions that read many jobs. Lanes know every queue that was used.
 -- holdfast: role viewer
 create or replace function holdfast.queues_in_reach()
 returns text[]
@@ -103,7 +103,7 @@ $$;
 comment on function holdfast.queues_in_reach() is
   'Return the queues that the caller may use, among all that were ever used.';
 
--- For a call about one queue: refuse those of others.
+-- Functions that work on one queue call this.
 create or replace function holdfast.check_queue(queue text)
 returns void
 language plpgsql stable
@@ -123,7 +123,7 @@ end
 $$;
 comment on function holdfast.check_queue(text) is 'Refuse a queue that the caller may not use.';
 
--- For what counts for all queues: refuse those who are kept to some.
+-- Functions that affect all queues call this.
 create or replace function holdfast.check_unrestricted(what text)
 returns void
 language plpgsql stable
@@ -141,7 +141,7 @@ $$;
 comment on function holdfast.check_unrestricted(text) is
   'Refuse a call that affects all queues if the caller is restricted to some.';
 
--- Those of these jobs that are in queues of whoever asks.
+-- Filter jobs by the queues of the caller.
 create or replace function holdfast.jobs_in_reach(ids uuid[])
 returns uuid[]
 language plpgsql stable
@@ -160,7 +160,7 @@ $$;
 comment on function holdfast.jobs_in_reach(uuid[]) is
   'Return which of these jobs are in queues that the caller may use.';
 
--- A job in a queue of others is no job.
+-- A job in a queue of others counts as no job.
 create or replace function holdfast.check_job(id uuid)
 returns void
 language plpgsql stable
@@ -175,8 +175,8 @@ $$;
 comment on function holdfast.check_job(uuid) is
   'Refuse a job in a queue that the caller may not use, as if it did not exist.';
 
--- All that has had this id: it may be used again once the job has ended, and what is
--- kept by id alone, such as errors and events, does not say of which.
+-- An id may be used again after its job has ended. Rows that are kept by id alone, such as
+-- errors and events, do not say to which job they belong.
 create or replace function holdfast.lives_of(id uuid)
 returns table (queue text, payload jsonb, at timestamptz)
 language sql stable
@@ -193,7 +193,7 @@ $$;
 comment on function holdfast.lives_of(uuid) is
   'Return the queues and payloads of all jobs under this id that are kept.';
 
--- The queue of the latest, and what must not be seen of any.
+-- Return the queue of the latest job, and the payloads of all: none of them may be shown.
 create or replace function holdfast.found_job(id uuid)
 returns table (queue text, payload jsonb)
 language sql stable

@@ -1,5 +1,5 @@
--- Remove the earlier signature of a function, after the new one was made. Rights that
--- were granted on it by hand go to the new one.
+-- Call this after the new signature was created. Rights that were granted by hand on the old
+-- one go to the new one.
 create or replace function holdfast.replace_function(earlier text, later text)
 returns void
 language plpgsql volatile

@@ -1,11 +1,11 @@
--- One job, one report: the wrappers around finish() that a person or another
--- language calls. Each raises if its report is refused.
+-- Report on one job: wrappers around finish() for people and other languages. Each raises an
+-- error if its report is refused.
 
--- Why a report is refused; a null sqlstate where it is a mere repetition.
+-- Return why a report is refused, with a null sqlstate if it only repeats an accepted one.
 --
--- HF002 no such job. HF001 the lease was lost: another claim holds the job or
--- has finished it, or it was taken away and waits again. HF003 nobody holds it:
--- it was never handed out, or this very lease has already reported otherwise.
+-- HF002: there is no such job. HF001: the lease was lost, because another claim holds the job
+-- or has finished it, or because it was taken away and waits again. HF003: nobody holds it,
+-- because it was never claimed, or because this lease has already reported another outcome.
 create or replace function holdfast.verdict(id uuid, lease uuid, outcome text)
 returns setof holdfast.refusal
 language plpgsql stable
@@ -86,9 +86,9 @@ end
 $$;
 comment on function holdfast.refuse_report(holdfast.refusal, uuid) is 'Raise the error for a refused report.';
 
--- A report that is repeated counts as accepted, since the reply to the first may
--- have been lost. Not so in a transaction that has written something before it: its
--- caller repeats the whole of it, and what it has written would be there twice.
+-- A repeated report counts as accepted, since the reply to the first may have been lost. In a
+-- transaction that has written something before, it is refused: the caller repeats all of that
+-- transaction, which would then be written twice.
 create or replace function holdfast.refuse_repetition(id uuid, lease uuid, outcome text)
 returns void
 language plpgsql volatile
@@ -101,7 +101,7 @@ begin
   if pg_current_xact_id_if_assigned() is null then
     return;
   end if;
-  -- With a lock: the first may be about to commit.
+  -- With a lock, since the first report may be about to commit.
   perform from holdfast.live j where j.id = refuse_repetition.id
     and j.lease = refuse_repetition.lease for update;
   if found then

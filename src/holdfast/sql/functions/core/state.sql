@@ -1,4 +1,4 @@
--- What a state means, for people and for queries.
+-- The states, for people and for queries.
 -- holdfast: role producer worker viewer
 create or replace function holdfast.is_terminal(state text)
 returns boolean

@@ -1,9 +1,9 @@
 -- holdfast: after report
--- Resumable jobs: steps that are done once and for all, and a checkpoint for loops.
--- Both are written under the lease and outlive the attempt; a replay finds them too.
+-- Resumable jobs: steps that run once, and a checkpoint for loops. Both are written under the
+-- lease and outlive the attempt. A replay finds them too.
 
--- Lock a job that is held under this lease and write down that it runs, or raise
--- what a report would.
+-- Lock a job that is held under this lease and record that it runs, or raise the error that a
+-- report would raise.
 create or replace function holdfast.check_held(id uuid, lease uuid, what text)
 returns void
 language plpgsql volatile
@@ -21,8 +21,7 @@ $$;
 comment on function holdfast.check_held(uuid, uuid, text) is
   'Refuse a call under a lease that no longer holds the job.';
 
--- Keep the result of a step. One that was kept before stays, and its result is
--- what comes back: the first to finish it has done it.
+-- If the step has a result already, that result stays and is returned: the first report wins.
 -- holdfast: role worker
 create or replace function holdfast.keep_step(
   id uuid, lease uuid, name text, result jsonb default null, duration double precision default null)
@@ -46,7 +45,7 @@ begin
   end if;
   perform holdfast.check_json('result', keep_step.result);
   perform holdfast.check_held(keep_step.id, keep_step.lease, 'step');
-  -- Of an older job, whose id a caller has used again.
+  -- It belongs to an older job whose id was used again.
   delete from holdfast.step s
   where s.job_id = keep_step.id
     and s.job_created_at <> (select j.created_at from holdfast.live j where j.id = keep_step.id);
@@ -164,7 +163,7 @@ $$;
 comment on function holdfast.job_checkpoint(uuid) is
   'Return the last checkpoint of a job; null if it has none.';
 
--- What an attempt goes on from, in one look. Nothing of an older job with the same id.
+-- Return everything in one call, and nothing of an older job with the same id.
 -- holdfast: role worker
 create or replace function holdfast.memory(id uuid)
 returns table (state jsonb, names text[], results text[])
@@ -185,7 +184,7 @@ $$;
 comment on function holdfast.memory(uuid) is
   'Return the checkpoint and the finished steps with which the next attempt of a job begins.';
 
--- Forget what jobs have done so far: for those that start over.
+-- Jobs that start over lose their steps and checkpoints.
 create or replace function holdfast.forget_memory(ids uuid[])
 returns void
 language sql volatile

@@ -18,9 +18,9 @@ $$;
 comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is
   'Record the start of the suspect that was claimed under this lease.';
 
--- Whether a worker holds a suspect that is not cleared yet: that may still kill the
--- worker. A suspect is cleared when it has run clearly longer than at any death so far.
--- Twenty innocent jobs of an hour each would otherwise run one after the other.
+-- An uncleared suspect may still kill its worker. A suspect is cleared when it has run clearly
+-- longer than at any death so far. Without this, twenty innocent jobs of an hour each would run
+-- one after the other.
 create or replace function holdfast.has_uncleared_suspect(worker uuid, now_at timestamptz)
 returns boolean
 language sql volatile
@@ -49,10 +49,9 @@ $$;
 comment on function holdfast.clearing_time(interval) is
   'Return how long a suspect must run to be cleared, given how long it had run at a death.';
 
--- Whether a worker may take a suspect now. Two claims of one worker must not both find
--- that it may, so they wait for each other at its row. That also puts on record that
--- the worker is alive at this moment: if it dies later, recover() sees that the
--- suspects it holds had been cleared.
+-- Two claims of one worker must not both take a suspect, so they wait for each other at the
+-- worker's row. The update also records that the worker is alive now. If it dies later,
+-- recover() sees that the suspects it holds had been cleared.
 create or replace function holdfast.may_take_suspect(worker uuid, now_at timestamptz)
 returns boolean
 language plpgsql volatile

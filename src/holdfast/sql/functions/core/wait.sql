@@ -1,9 +1,9 @@
--- Waiting for the end of a job, without asking again and again.
+-- Wait for the end of a job without polling for it.
 --
--- Who waits notes a channel of its own for the job, commits, looks whether the job
--- has ended already, and listens. Whoever ends a job looks who waits for it. An end
--- that is just being written while the note is made sees no note: so the look is
--- repeated now and then.
+-- A waiting session stores a channel for the job, commits, checks whether the job has ended
+-- already, and listens. A session that ends a job looks for waiting channels. If the end is
+-- being written while the channel is stored, it misses the channel. So the waiting session
+-- repeats its check now and then.
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_jobs(ids uuid[], channel text)
@@ -21,7 +21,7 @@ begin
     perform holdfast.refuse_value(
       'ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
   end if;
-  -- To a tenant the jobs of others are no jobs: nobody is told of their end.
+  -- A tenant gets no notification about jobs of others.
   insert into holdfast.waiter (job_id, channel, since)
   select distinct i, await_jobs.channel, holdfast.clock()
   from unnest(holdfast.jobs_in_reach(ids)) i
@@ -46,8 +46,7 @@ $$;
 comment on function holdfast.await_no_more(uuid[], text) is
   'Cancel the notifications of a channel about these jobs.';
 
--- How jobs have ended: nothing of those that have not. A job that nobody knows
--- any more has the state null.
+-- Jobs that have not ended are left out. A job that does not exist any more has a null state.
 -- holdfast: role producer viewer
 create or replace function holdfast.ends(ids uuid[])
 returns table (id uuid, task text, state text, result jsonb, error text)
@@ -58,7 +57,7 @@ set jit = off
 as $$
   select
     i.id, e.task, e.state,
-    -- Who enqueues and who works gets the result as it is; who only looks, what is shown.
+    -- Producers and workers get the result as it is; viewers get what they may see.
     case when me.uses then e.result else holdfast.as_seen(e.result, e.queue, e.payload, me.in_full) end,
     holdfast.text_as_seen(e.last_error, e.queue, e.payload, me.in_full)
   from (select distinct i as id from unnest(ids) i) i
@@ -85,7 +84,7 @@ comment on function holdfast.ends(uuid[]) is
   'Return the state, result and last error of those of these jobs that have ended; the state is null if a '
   'job does not exist.';
 
--- Tell who waits for these jobs that they have ended.
+-- Notify the channels that wait for these jobs.
 create or replace function holdfast.tell_waiters(ids uuid[])
 returns void
 language plpgsql volatile
@@ -95,7 +94,7 @@ as $$
 begin
   if current_setting('holdfast.notify', true) is not distinct from 'off'
     or pg_notification_queue_usage() >= 0.5 then
-    return; -- they look themselves now and then
+    return; -- they check now and then by themselves
   end if;
   perform pg_notify(t.channel, t.payload)
   from (
@@ -105,7 +104,7 @@ begin
       from holdfast.waiter w
       where w.job_id = any(ids)
     ) n
-    group by n.channel, n.part -- 200 ids have room in a payload
+    group by n.channel, n.part -- a payload holds 200 ids
   ) t;
 end
 $$;

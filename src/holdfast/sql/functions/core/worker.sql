@@ -1,7 +1,7 @@
--- Consumers come, prove that they live, sleep, and leave.
+-- Register workers, record that they live or sleep, and deregister them.
 --
--- A registration is a random id per life of a process; the name is a label. One
--- that was declared lost can never be revived: the process registers anew.
+-- A registration is a random id for one life of a process; the name is a label. A registration
+-- that was declared lost cannot be revived: the process registers again.
 
 -- holdfast: role worker
 create or replace function holdfast.register(
@@ -40,8 +40,8 @@ $$;
 comment on function holdfast.register(text, text[], text[], interval, text, integer, text) is
   'Register a worker for one life of its process. Returns its id.';
 
--- Called by claim: an unknown consumer is registered with the default lease
--- time, a known one is taken as alive, a lost one is refused.
+-- claim() calls this. It registers an unknown worker with the default lease time, takes a known
+-- one as alive, and refuses a lost one.
 create or replace function holdfast.attend(worker uuid, now_at timestamptz, queues text[], tasks text[])
 returns void
 language plpgsql volatile
@@ -114,8 +114,8 @@ $$;
 comment on function holdfast.refuse_worker(uuid) is
   'Raise the error for a worker that is lost, has left or is unknown.';
 
--- One heartbeat per worker, not per job: however long a job runs, its lease
--- lives as long as its worker does. It touches only the worker's row.
+-- There is one heartbeat per worker, not per job. So the lease of a job lives as long as its
+-- worker does, however long it runs. Only the worker's row is written.
 -- holdfast: role worker
 create or replace function holdfast.heartbeat(worker uuid)
 returns timestamptz
@@ -140,14 +140,12 @@ comment on function holdfast.heartbeat(uuid) is
   'Record that a worker is alive. Refuses a worker that was declared lost. Returns the time of the '
   'database.';
 
--- A worker that found nothing says so, looks once more, and then waits for a
--- notification. The answer tells whether a transaction that may hold new jobs
--- is open at this moment: its commit may bring no notification, so poll soon. It
--- is true as well for whoever has just fallen asleep, since nobody sees that before
--- it is committed: ask again, then look.
+-- A worker that found nothing calls this, looks once more, and then waits for a notification.
+-- The result says whether a transaction that may hold new jobs is open now. Its commit may bring
+-- no notification, so the worker should poll soon. The result is also true for a worker that has
+-- just fallen asleep, since others see that only after its commit: call again, then look.
 --
--- A busy one may want to hear of jobs above a priority, which go before what it
--- has at hand, and of no others.
+-- A busy worker can ask for notifications of jobs above a priority only.
 -- holdfast: role worker
 create or replace function holdfast.sleep(
   worker uuid, asleep boolean default true, above integer default null)
@@ -179,9 +177,9 @@ comment on function holdfast.sleep(uuid, boolean, integer) is
   'Record that a worker sleeps and wants notifications, or no longer does. With above, it wants only those '
   'of jobs above a priority.';
 
--- Leave in good order: what is still held goes back, unstarted jobs uncharged.
--- To leave twice is no mistake: the reply to the first time may have been lost.
--- If another transaction has locked a job, recover() takes it back once that one has ended.
+-- The jobs that the worker still holds go back, unstarted ones without a charge. Leaving twice is
+-- no error, since the reply to the first call may have been lost. If another transaction has
+-- locked a job, recover() takes it back later.
 -- holdfast: role worker
 create or replace function holdfast.leave(worker uuid)
 returns integer
@@ -209,8 +207,8 @@ begin
       perform holdfast.refuse_worker(leave.worker);
     end if;
   end if;
-  -- Not as a plain join: where the planner takes `live` for empty, as after a vacuum
-  -- beside an old snapshot, it walked through all of its ids, in the order of the join.
+  -- No plain join: if the planner takes `live` for empty, as after a vacuum beside an old snapshot,
+  -- it would read all ids in the order of the join.
   select array_agg(j.id), array_agg(j.lease),
     array_agg(case when r.started then 'interrupted' else 'released' end)
   into held_ids, held_leases, outcomes
@@ -231,13 +229,12 @@ $$;
 comment on function holdfast.leave(uuid) is
   'Deregister a worker and give back the jobs that it holds. Returns how many.';
 
--- Give back the jobs that the database holds in a worker's name but that the
--- worker does not know: the replies to their claims were lost for good.
+-- Give back the jobs that a worker holds in the database but does not know, because the replies
+-- to their claims were lost.
 --
--- `before` is a time that an earlier heartbeat returned. A claim sent before it
--- is either among the leases in flight or long known, so nothing that is still
--- on its way is taken for lost. What another transaction has locked is left for the
--- next time.
+-- `before` is a time that an earlier heartbeat returned. A claim sent before it is either among
+-- the leases in flight or long known, so no reply that is still on its way is taken for lost.
+-- Jobs that another transaction has locked are left for the next call.
 -- holdfast: role worker
 create or replace function holdfast.disown(worker uuid, held uuid[], in_flight uuid[], before timestamptz)
 returns integer

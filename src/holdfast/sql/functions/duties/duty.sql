@@ -1,17 +1,16 @@
 -- holdfast: after words
--- How a duty is done by one session at a time, and what is remembered of it.
+-- How one session at a time does a duty, and what is recorded of it.
 --
--- Each duty has an empty table of its own, and the session that does the duty holds a
--- lock on it until its transaction ends. Nobody but the owner has a right on these
--- tables, so nobody else can take the lock: an advisory lock would be open to every
--- login. To lock a row instead would write to the log at every look, several times a
--- second; a lock on a table writes nothing, and pg_locks names the session that holds it.
+-- Each duty has an empty table of its own. The session that does the duty holds a lock on that
+-- table until its transaction ends. Only the owner has rights on these tables, so nobody else
+-- can take the lock; any login can take an advisory lock. Locking a row instead would write to
+-- the log several times a second. A table lock writes nothing, and pg_locks names its holder.
 --
--- SHARE UPDATE EXCLUSIVE conflicts with itself, and neither with a dump nor with the
--- fast path of other locks.
+-- SHARE UPDATE EXCLUSIVE conflicts with itself, but not with a dump or with the fast path of
+-- other locks.
 --
--- Each lock is written out, and no search_path is set: this takes 385 us after a pause
--- instead of 440, where an advisory lock takes 335.
+-- Each lock is written out, and no search_path is set: this takes 385 µs after a pause instead
+-- of 440; an advisory lock takes 335.
 create or replace function holdfast.try_duty(duty text)
 returns boolean
 language plpgsql volatile
@@ -45,7 +44,7 @@ $$;
 comment on function holdfast.await_duty(text) is
   'Wait for the lock of a duty, up to lock_timeout, and hold it until the end of the transaction.';
 
--- The log hears of an error once a minute while it stays the same.
+-- The log gets the same error only once a minute.
 create or replace function holdfast.note_duty(duty text, error text)
 returns void
 language plpgsql volatile security definer
@@ -71,7 +70,8 @@ $$;
 comment on function holdfast.note_duty(text, text) is
   'Store the error of a duty that failed, and warn of it.';
 
--- A duty that was cut off, by a timeout or a lock, cannot note its own error: its transaction is undone.
+-- A duty that was interrupted by a timeout or a lock cannot record its own error, because its transaction
+-- is rolled back.
 -- holdfast: role worker
 create or replace function holdfast.report_duty(duty text, error text)
 returns void
@@ -93,8 +93,8 @@ $$;
 comment on function holdfast.report_duty(text, text) is
   'Report the failure of a duty that could not record its own error; for a worker.';
 
--- promote() and advance() run several times a second, so they look first whether the last
--- note is old.
+-- promote() and advance() run several times a second, so they first check whether the last note
+-- is old.
 create or replace function holdfast.note_done(duty text, now_at timestamptz)
 returns void
 language sql volatile
@@ -119,10 +119,10 @@ $$;
 comment on function holdfast.is_old(timestamptz, timestamptz) is
   'Return whether it is more than a minute since a duty was recorded to have ended well.';
 
--- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
--- its transaction, or wants to keep others from the duty. The owner of the schema sees when the
--- transaction of another role began only with pg_read_all_stats; otherwise the age is that of the
--- last time that the duty ended well.
+-- A duty takes seconds at most. A session that has held one for a minute hangs, is idle in its
+-- transaction, or blocks the duty on purpose. The owner of the schema sees when the transaction
+-- of another role began only with pg_read_all_stats. Otherwise the age is counted from the last
+-- time that the duty ended well.
 create or replace function holdfast.duty_holders(now_at timestamptz)
 returns table (
   duty text, pid integer, application text, role text, state text, since timestamptz, sentence text,

@@ -11,10 +11,9 @@
 --   once   the last one
 --   all    each of the last 7 days, a thousand at a time
 
--- The duty: jobs for all that is due, for about a second. Returns how long it is
--- until the next tick of any schedule, nothing or less if more are due; null if
--- there is none. What is due and locked, by another who fires or an operator, is
--- looked at again a little later.
+-- Run for about a second. The result is zero or less if more schedules are due, and null if
+-- there is no schedule. A schedule that another session has locked is looked at again a little
+-- later.
 -- holdfast: role worker
 create or replace function holdfast.fire()
 returns interval
@@ -29,11 +28,11 @@ declare
   due holdfast.schedule;
   fired boolean := false;
   more boolean := false;
-  behind boolean := false; -- one that had more ticks than are fired at a time
+  behind boolean := false; -- a schedule that had more ticks than are fired at a time
   next_at timestamptz;
 begin
   perform holdfast.check_isolation('fire');
-  -- The clock was ahead, and is not any more. No tick comes twice for it.
+  -- The clock was ahead and was set back. No tick comes twice.
   update holdfast.schedule s
   set
     next_at = holdfast.tick_again(s, now_at), planned_at = now_at,
@@ -56,11 +55,11 @@ begin
       perform holdfast.fire_one(due, now_at, deadline);
       behind := behind or (select s.next_at <= now_at from holdfast.schedule s where s.name = due.name);
     exception when others then
-      -- A lock, a deadlock, a full disk: that passes, and the tick is still due then.
+      -- Locks, deadlocks and full disks pass, and the tick is still due then.
       if left(sqlstate, 2) in ('40', '53', '55', '57', '58') then
         raise;
       end if;
-      -- One that is refused must stop no other; it is tried again at its next tick.
+      -- A schedule that is refused must not stop others. It is tried again at its next tick.
       update holdfast.schedule s
       set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at,
         skipped = s.skipped + 1
@@ -79,7 +78,7 @@ comment on function holdfast.fire() is
   'Put the jobs of all due schedules on their queues. Returns how long it is until the next schedule is '
   'due.';
 
--- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
+-- Fire the due ticks of one schedule by its policy, until the deadline. The caller has locked the schedule.
 create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
 returns void
 language plpgsql volatile
@@ -124,7 +123,7 @@ $$;
 comment on function holdfast.fire_one(holdfast.schedule, timestamptz, timestamptz) is
   'Put the jobs of one schedule on its queue for the ticks that are due.';
 
--- The job says which schedule it belongs to, and which tick.
+-- The headers of the job name its schedule and its tick.
 create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)
 returns uuid
 language plpgsql volatile
@@ -140,7 +139,7 @@ declare
       then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
     max_attempts => due.max_attempts);
 begin
-  -- Names of our own, which enqueue() takes from nobody.
+  -- These names are reserved; enqueue() refuses them.
   update holdfast.live j
   set headers = jsonb_strip_nulls(jsonb_build_object('schedule', due.name, 'tick', enqueue_tick.tick))
   where j.id = job_id;
@@ -150,7 +149,7 @@ $$;
 comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is
   'Put the job of a schedule on its queue.';
 
--- A schedule of 0.1 does not say when its next time was worked out: not before its last one.
+-- A schedule of 0.1 has no planned_at: it was planned no earlier than its last tick.
 create or replace function holdfast.planned_ahead(given holdfast.schedule, now_at timestamptz)
 returns boolean
 language sql stable
@@ -160,7 +159,7 @@ $$;
 comment on function holdfast.planned_ahead(holdfast.schedule, timestamptz) is
   'Return whether the next time of a schedule was computed by a clock that has been set back since.';
 
--- The next tick, or a minute later for a schedule that has none: its zone is not known any more, say.
+-- A minute from now if there is no next tick, for example because the zone is no longer known.
 create or replace function holdfast.tick_again(given holdfast.schedule, now_at timestamptz)
 returns timestamptz
 language plpgsql stable
@@ -175,7 +174,7 @@ $$;
 comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is
   'Return the next time of a schedule, or a minute from now if it cannot be computed.';
 
--- Note that the duty ended well, at most once a minute. Several sessions may fire at the same
+-- Record that the duty ended well, at most once a minute. Several sessions may fire at the same
 -- time, and none of them waits for another one's note.
 create or replace function holdfast.note_fired(now_at timestamptz)
 returns void

@@ -1,12 +1,12 @@
 -- holdfast: after retention
--- What becomes of a day past the longest retention, by the setting `disposal`:
+-- What happens to a day past the longest retention, by the setting `disposal`:
 --
 --   drop      it is dropped
---   archive   it is detached and moved to the schema holdfast_archive, and is yours
+--   archive   it is detached and moved to the schema holdfast_archive, which is yours
 --   export    it stays until somebody has exported it (`holdfast export`), and is dropped then
 --
--- Each needs the whole table for a moment, and steps back after 50 ms if somebody
--- reads it: every finish would wait behind us.
+-- Each needs a lock on the whole table for a moment. It gives up after 50 ms if the table is in
+-- use, since every finish would wait behind it.
 create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
@@ -37,7 +37,7 @@ begin
       end if;
       gone := gone + 1;
     exception when lock_not_available then
-      exit; -- somebody reads the table; the next round tries again
+      exit; -- the table is in use; the next round tries again
     end;
   end loop;
   return gone;
@@ -66,9 +66,9 @@ $$;
 comment on function holdfast.archive_partition(text, text, timestamptz) is
   'Move a partition to the schema holdfast_archive, under its name.';
 
--- The schema, and for what lay in a default partition a table. That one is made once and
--- stays, so it gets the columns that ours have and it lacks: those that a later release has
--- added, and those that were dropped there by hand.
+-- Create the schema, and a table for rows of a default partition. That table is made once and
+-- stays. So it gets the columns that it lacks: those that a later release has added, and those
+-- that were dropped there by hand.
 create or replace function holdfast.make_archive(parent text)
 returns void
 language plpgsql volatile

@@ -42,11 +42,11 @@ begin
     begin
       next_tick := now_at + holdfast.fire();
     exception when others then
-      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops it
+      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops schedules
       perform holdfast.note_duty('fire', sqlerrm);
     end;
   end if;
-  -- Who does not get the lock leaves the work to the one who has it.
+  -- A session that does not get the lock leaves the work to the session that has it.
   if holdfast.try_duty('promote') then
     select array_agg(d.id order by d.run_at, d.seq)
     into due
@@ -86,8 +86,8 @@ comment on function holdfast.promote(integer, boolean) is
   'on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
--- Scheduled jobs, locked by the caller, become pending in the order given; one
--- whose attempts are used up (the maximum may have been lowered) dies instead.
+-- The caller has locked these scheduled jobs. They become pending in the order given. A job that
+-- has no attempts left, because the maximum was lowered, dies instead.
 create or replace function holdfast.make_pending(ids uuid[], now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -111,7 +111,7 @@ begin
       seq = o.new_seq,
       changed_at = now_at
     from (
-      -- Places are given out above the sort; a join there would mix them up.
+      -- nextval() is called above the sort; a join there would change the order.
       select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
       from (
         select j.place, s.new_lane

@@ -1,22 +1,21 @@
--- How long what has ended is kept: finished jobs and events for the retention of their
--- queue, dead letters for its dead_retention. What has not ended is never touched.
+-- How long ended jobs are kept: finished jobs and events for the retention of their queue, dead
+-- letters for its dead_retention. Jobs that have not ended are never touched.
 --
--- A day past the longest retention goes as a whole (functions/upkeep.sql), which costs
--- nothing. For queues with a shorter one, rows are deleted out of partitions that stay.
--- `finished` has no index by time, which every finish would pay for; so partitions are
--- searched block by block, a little at a time, and only those where something can be
--- past its time:
+-- A day past the longest retention is dropped as a whole (functions/duties/upkeep.sql), which
+-- costs nothing. For queues with a shorter retention, rows are deleted from partitions that stay.
+-- `finished` has no index by time, since every finish would pay for it. So partitions are
+-- searched block by block, a little at a time, and only if they may hold expired rows:
 --
---   pass   once through the whole partition. One when a queue's retention has gone
---          by for the whole day, and a few while it goes by: every 24th part of the
---          retention, of a large partition every 5 minutes at most
---   tail   where a table grows at its end, what stood there a retention ago is past it
---          now: so a queue that keeps nothing is cleared within three minutes, however
---          large the partition is
+--   pass   once through the whole partition: one when a queue's retention has passed for the
+--          whole day, and a few while it passes. Every 24th part of the retention; for a large
+--          partition every 5 minutes at most
+--   tail   where a table grows at its end, the rows of one retention ago have expired by now. So
+--          a queue that keeps nothing is cleared within three minutes, however large the
+--          partition is
 --
--- With one retention for all queues there is nothing to search but the default partitions.
+-- With one retention for all queues only the default partitions are searched.
 
--- Not less than a minute: who waits for a result must find it.
+-- At least a minute, so that a waiting session finds the result.
 create or replace function holdfast.retentions()
 returns table (queue text, span interval)
 language sql stable
@@ -40,7 +39,7 @@ $$;
 comment on function holdfast.longest_retention() is
   'Return the longest time for which a queue keeps its finished jobs.';
 
--- The partitions of finished jobs and of events, with the times that they hold.
+-- Return the partitions of finished jobs and of events with their bounds.
 create or replace function holdfast.partitions()
 returns table (parent text, partition text, place regclass, low timestamptz, high timestamptz)
 language sql stable
@@ -61,8 +60,8 @@ $$;
 comment on function holdfast.partitions() is
   'Return the partitions of finished jobs and of events with their bounds.';
 
--- Search partitions for what is past the retention of its queue, and delete dead letters
--- past theirs; for a worker, who comes back at once where there is more.
+-- Search partitions for expired rows, and delete expired dead letters. A worker calls this, and
+-- returns at once if there is more.
 -- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
@@ -83,7 +82,7 @@ begin
   then
     return false;
   end if;
-  -- Nearly always: then nothing is written.
+  -- The usual case: nothing is written.
   if not holdfast.sweep_due(now_at) then
     return false;
   end if;
@@ -109,7 +108,7 @@ as $$
 $$;
 comment on function holdfast.sweep_due(timestamptz) is 'Return whether a sweep has anything to do.';
 
--- The partitions to be searched now.
+-- The partitions to search now.
 create or replace function holdfast.sweeps(now_at timestamptz)
 returns table (
   parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean,
@@ -160,8 +159,8 @@ $$;
 comment on function holdfast.sweeps(timestamptz) is
   'Return which partitions may hold rows past the retention of their queue, and what is to be done.';
 
--- For about a third of a second, and 512 blocks at a time, those first that were
--- left alone for longest.
+-- Search for about a third of a second, 512 blocks at a time, beginning with the partitions that
+-- were searched longest ago.
 create or replace function holdfast.sweep_partitions(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -194,7 +193,7 @@ begin
         mark.tail := least(mark.tail + 512, mark.seen);
       end loop;
       if mark.tail >= mark.seen then
-        -- Several who write at once fill some of the last blocks later.
+        -- Sessions that write at the same time may fill some of the last blocks later.
         mark.tail := greatest(mark.seen - 64, 0);
         mark.seen := due.blocks;
         mark.seen_at := now_at;
@@ -227,9 +226,9 @@ $$;
 comment on function holdfast.sweep_partitions(timestamptz) is
   'Delete finished jobs and events past the retention of their queue. Returns how many.';
 
--- Of a day, rows of queues that keep less than the longest: the rest goes with the day.
--- Of a default partition all that is past its time, archived or exported first where
--- disposal says so. Events stay with a job that lives, or is a dead letter.
+-- Of a day, delete rows of queues with less than the longest retention: the others go with the
+-- day. Of a default partition, delete all expired rows, archived or exported first if disposal
+-- says so. Events stay with a live job or a dead letter.
 create or replace function holdfast.sweep_blocks(
   parent text, partition text, from_block bigint, to_block bigint, now_at timestamptz, longest interval)
 returns integer
@@ -265,7 +264,7 @@ begin
     using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, past;
     if archives then
       perform holdfast.make_archive(parent);
-      -- By their names: those of the archive may stand in another order.
+      -- By name, since the columns of the archive may be in another order.
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns
       from pg_attribute a
       where a.attrelid = format('holdfast.%I', partition)::regclass
@@ -304,7 +303,7 @@ $$;
 comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestamptz, interval) is
   'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
--- What was kept besides of jobs that are gone. An id may have been used again since.
+-- Delete what is kept in other tables for jobs that are gone. An id may have been used again since.
 create or replace function holdfast.forget_rest(ids uuid[])
 returns void
 language plpgsql volatile
@@ -332,7 +331,7 @@ $$;
 comment on function holdfast.forget_rest(uuid[]) is
   'Delete errors, steps, checkpoints and event counts of jobs that no longer exist.';
 
--- Queue by queue along the index, so that what is kept longer is not looked at.
+-- Queue by queue along the index, so that letters that are kept longer are not read.
 create or replace function holdfast.dead_past(now_at timestamptz, amount integer)
 returns setof uuid
 language sql volatile

@@ -1,12 +1,12 @@
--- What was done, counted: finish() and its like append to stat_delta, fold_stats() adds it up in stat.
+-- Count what was done: finish() and others append to stat_delta, and fold_stats() adds it up in stat.
 --
--- A report costs as much as one more row for a whole batch, and waits for nobody. The duty adds the rows of
--- the last moments to those of their minute and their hour, once a second while there is work. What came in
--- late, from a long transaction, is found once a minute: to look for it each time would be to walk over all
--- that was deleted since the oldest snapshot that anyone holds.
+-- A batch of reports costs one more row and waits for nobody. Once a second, the duty adds the
+-- latest rows to those of their minute and their hour. Rows that a long transaction committed
+-- late are found once a minute: each search for them walks over all that was deleted since the
+-- oldest snapshot that anyone holds.
 
--- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven
--- days. Bucket 0 is below the first of these, bucket 51 from the last one on.
+-- Times are counted in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
+-- Bucket 0 lies below the first bound, bucket 51 above the last.
 -- holdfast: role viewer
 create or replace function holdfast.stat_bounds()
 returns double precision[]
@@ -17,7 +17,7 @@ $$;
 comment on function holdfast.stat_bounds() is
   'Return the bounds, in seconds, of the buckets for waiting and running times.';
 
--- Both buckets in one number, 64 × waited + ran; 63 stands for unknown. It is inlined where it is called.
+-- The number is 64 × waited + ran; 63 means unknown. PostgreSQL inlines the function.
 create or replace function holdfast.stat_bucket(waited double precision, ran double precision)
 returns integer
 language sql immutable parallel safe
@@ -28,7 +28,7 @@ $$;
 comment on function holdfast.stat_bucket(double precision, double precision) is
   'Return the buckets of a waiting and a running time as one number.';
 
--- For those who end a few: finish() does the same with rows that it has at hand.
+-- For calls that end a few jobs. finish() does the same with the rows that it has.
 create or replace function holdfast.note_ends(
   outcome text, lanes integer[], waits double precision[], runs double precision[], now_at timestamptz)
 returns void
@@ -51,8 +51,8 @@ comment on function holdfast.note_ends(
   text, integer[], double precision[], double precision[], timestamptz) is
   'Add attempts that ended to the statistics, with how long they waited and ran.';
 
--- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and
--- on at the next call.
+-- Add up what was appended, for up to a second; the next call continues. Return how many rows of
+-- stat_delta were added up.
 -- holdfast: role worker
 create or replace function holdfast.fold_stats(all_of_them boolean default true)
 returns integer
@@ -91,13 +91,13 @@ begin
         lane, bucket, jobs, waited, ran)
       group by 1, 2, 3, 4
     ),
-    -- Each lane is looked up once.
+    -- Look up each lane once.
     lanes as materialized (
       select n.lane, l.queue, l.task
       from (select distinct g.lane from grouped g) n
       cross join lateral (select l.queue, l.task from holdfast.lane l where l.id = n.lane offset 0) l
     ),
-    -- So that the lane is not removed when it is empty for a moment.
+    -- The lane must not be removed when it is empty for a moment.
     noted as (
       insert into holdfast.lane_activity (lane_id, at)
       select n.lane, holdfast.clock()
@@ -142,7 +142,7 @@ comment on function holdfast.fold_stats(boolean) is
   'Add up the reports since the last fold into the statistics of their minute and hour. With all_of_them '
   'false, only those of the last minute.';
 
--- One number for each of the 52 buckets, out of pairs of a bucket and a number.
+-- Return one number for each of the 52 buckets.
 create or replace function holdfast.histogram(buckets integer[], jobs numeric[])
 returns integer[]
 language sql immutable
@@ -165,8 +165,8 @@ as $$
 $$;
 comment on function holdfast.add_counts(integer[], integer[]) is 'Return the sum of two histograms.';
 
--- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times
--- are taken to be spread evenly, by their logarithm.
+-- Return null if there is nothing. Within a bucket, times are assumed to be spread evenly by
+-- their logarithm.
 create or replace function holdfast.percentiles(counts bigint[], shares double precision[])
 returns double precision[]
 language plpgsql immutable

@@ -1,10 +1,9 @@
--- List the duties and run them. This table is the only one: tick() follows it, and a test
--- holds the worker's own duties against it.
+-- List the duties and run them. This is the only table of duties: tick() follows it, and a test
+-- compares the worker's own table with it.
 --
--- Workers call the duties one by one, each in a transaction of its own, every so often. They
--- return at once if more is due. cron calls tick() once a minute, so promote() handles more
--- jobs at a time there: 20,000 in about half a second. upkeep() does what sweep() does, so
--- tick() leaves sweep() out.
+-- Workers call each duty regularly, in a transaction of its own, and return at once if more is
+-- due. cron calls tick() once a minute, so promote() handles more jobs at a time there: 20,000
+-- in about half a second. upkeep() does what sweep() does, so tick() leaves sweep() out.
 -- holdfast: role worker operator
 create or replace function holdfast.list_duties()
 returns table (name text, every interval, in_tick boolean, purpose text)

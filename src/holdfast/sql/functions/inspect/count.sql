@@ -1,18 +1,18 @@
--- How many jobs there are, in milliseconds, also where five million wait.
+-- How many jobs there are, within milliseconds even if five million wait.
 --
 -- Small numbers are counted. Large ones are estimated, and the answer says so:
 --
---   pending     from the head of each lane on, up to a bound by the index alone. A lane that has more is
---               cut into two hundred slices of its places; in each the first 25 are looked at, and say how
---               dense the slice is. Bulk loads and gaps of rolled back transactions are seen that way.
---   scheduled   up to a bound in the order in which they fall due; above it by a sample of the table's pages.
---   dead,       up to a bound; above it by a sample of the pages.
+--   pending     counted from the head of each lane up to a bound, by the index alone. A lane with more is
+--               cut into two hundred slices of its places. The first 25 jobs of each show how dense the
+--               slice is, so bulk loads and the gaps of rolled back transactions are seen.
+--   scheduled   counted up to a bound, in the order in which jobs fall due; above it by a sample of pages.
+--   dead,       counted up to a bound; above it by a sample of pages.
 --   finished
---   held        always: no more than what the workers have in their hands.
+--   held        always counted: no more than what workers hold.
 
--- The live jobs of a queue, or of all, by task and state: how many, when the oldest was made, and since when
--- the first one waits (pending), is held, or is due (scheduled). Places are given in the order of becoming
--- pending, so the first job of a lane is the one that waits longest.
+-- Count the live jobs of a queue, or of all, by task and state, with the time when the oldest
+-- was made, and since when the first one waits (pending), is held, or is due (scheduled). Jobs
+-- get places in the order in which they become pending, so the first job of a lane waits longest.
 --
 -- The body is long on purpose: it is one query for each state.
 create or replace function holdfast.count_live(of_queue text default null)
@@ -161,7 +161,7 @@ $$;
 comment on function holdfast.estimate_lane(integer, bigint) is
   'Estimate how many jobs are pending in a lane from a place on.';
 
--- Jobs that ended, by queue, task and state: the dead letters, or the finished ones that are kept.
+-- Count ended jobs by queue, task and state: dead letters, or finished jobs that are kept.
 create or replace function holdfast.count_ended(ended text, of_queue text default null)
 returns table (queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz)
 language plpgsql stable
@@ -201,7 +201,7 @@ $$;
 comment on function holdfast.count_ended(text, text) is
   'Count dead or finished jobs by queue, task and state; estimate large numbers.';
 
--- How many jobs there are per queue and state, and when the oldest was made.
+-- Count jobs by queue and state, with the time when the oldest was made.
 -- holdfast: role worker viewer
 create or replace function holdfast.count_jobs()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean, estimated boolean)
@@ -226,7 +226,7 @@ comment on function holdfast.count_jobs() is
   'Return per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and '
   'whether the number is an estimate, as large numbers are.';
 
--- The same without the last column, which clients of 0.1 would not know what to do with.
+-- The same without the last column, which clients of 0.1 do not expect.
 -- holdfast: role worker viewer
 create or replace function holdfast.stats()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean)

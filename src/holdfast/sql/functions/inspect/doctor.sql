@@ -1,10 +1,9 @@
--- What is wrong with this system: each check is a function doctor_…(now_at) of its
--- own that answers with nothing where all is well. See doctor_server, doctor_tables,
--- doctor_work and doctor_rights.
+-- Find what is wrong with this system. Each check is a function doctor_…(now_at) that returns
+-- nothing if all is well. See doctor_server, doctor_tables, doctor_work and doctor_rights.
 --
--- A check that fails, for lack of a right or for a view that this version of
--- PostgreSQL does not have, says so and stops no other. Nothing is written, no lock
--- is taken, statements of others are not quoted: they may hold payloads.
+-- A check that fails, for lack of a right or of a view in this version of PostgreSQL, reports
+-- that and stops no other. Nothing is written, no lock is taken, and statements of others are
+-- not quoted, since they may hold payloads.
 -- holdfast: role operator
 create or replace function holdfast.doctor(healthy boolean default false)
 returns table (name text, severity text, finding text, remedy text, detail jsonb)

@@ -1,5 +1,5 @@
 -- holdfast: after words
--- What doctor() looks for in rights: who may do more than their work needs.
+-- What doctor() checks about rights: roles with more rights than their work needs.
 
 create or replace function holdfast.doctor_rights(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -41,7 +41,7 @@ as $$
   cross join lateral aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
   where p.pronamespace = 'holdfast'::regnamespace
     and a.grantee = 0
-    -- The clock of a test database is open; test_clock says so.
+    -- The clock of a test database is open; the check test_clock reports it.
     and not (p.proname = 'clock' and to_regclass('holdfast.test_clock') is not null)
   having count(*) > 0
   union all
@@ -73,7 +73,7 @@ as $$
   where a.datname = current_database()
     and a.application_name like 'holdfast%'
     and r.rolsuper
-    -- a server of one's own has nobody else
+    -- a private server has no other users
     and current_setting('holdfast.embedded', true) is distinct from 'on'
   group by a.usename
 $$;

@@ -1,6 +1,6 @@
 -- holdfast: after words
--- What doctor() looks for in the server: its version, its settings, who is
--- connected, and who stands in the way of others.
+-- What doctor() checks about the server: its version, its settings, its connections, and
+-- sessions that block others.
 
 create or replace function holdfast.doctor_version(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -166,7 +166,7 @@ $$;
 comment on function holdfast.doctor_connections(timestamptz) is
   'Find that nearly all connections are in use.';
 
--- Who holds an old snapshot keeps dead rows from being removed, everywhere in the database.
+-- An old snapshot keeps dead rows from being removed everywhere in the database.
 create or replace function holdfast.doctor_snapshots(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
 language sql stable
@@ -217,7 +217,7 @@ $$;
 comment on function holdfast.doctor_snapshots(timestamptz) is
   'Find old snapshots: of sessions, replication slots and standbys.';
 
--- Sessions and prepared transactions that hold a lock on a table of ours with which they may write.
+-- Sessions and prepared transactions that hold a lock on one of our tables with which they may write.
 create or replace function holdfast.doctor_writers()
 returns table (pid integer, tables text)
 language sql stable

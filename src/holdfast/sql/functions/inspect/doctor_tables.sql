@@ -1,6 +1,6 @@
 -- holdfast: after words
--- What doctor() looks for in our tables: whether all is there that the migrations
--- made, whether it is kept in order, and who else has a hand in it.
+-- What doctor() checks about our tables: whether everything that the migrations made exists,
+-- whether it is maintained, and who else writes to it.
 
 create or replace function holdfast.doctor_indexes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -218,11 +218,11 @@ begin
     missing := array(
       select d::date from generate_series(today + 1, today + 2, interval '1 day') d where d::date <> all(days)
       order by d);
-    -- On the day of the installation, and only then, there is none for today.
+    -- There is no partition for the day of the installation, and only for that day.
     if cardinality(days) > 0 and today > (select min(d) from unnest(days) d) and today <> all(days) then
       missing := array_prepend(today, missing);
     end if;
-    -- else nobody has begun
+    -- otherwise no duty has run yet
     if cardinality(missing) > 0 and exists (select from holdfast.duty d where d.name = 'upkeep') then
       severity := case when today = any(missing) then 'critical' else 'warning' end;
       finding := format(
@@ -233,7 +233,7 @@ begin
       detail := jsonb_build_object('table', parent, 'missing', missing);
       return next;
     end if;
-    -- Only where looking costs nothing.
+    -- Only if the look costs nothing.
     if pg_relation_size(('holdfast.' || parent || '_default')::regclass) < 64 * 1024 * 1024 then
       execute format('select count(distinct (%I at time zone ''UTC'')::date) from holdfast.%I',
         case parent when 'finished' then 'finished_at' else 'at' end, parent || '_default') into stray;
@@ -252,7 +252,7 @@ $$;
 comment on function holdfast.doctor_partitions(timestamptz) is
   'Find days without a partition, and rows in a default partition.';
 
--- Others who write to our tables by hand, as far as pg_stat_statements knows.
+-- Other programs that write to our tables, as far as pg_stat_statements knows.
 create or replace function holdfast.doctor_statements(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
 language plpgsql stable
@@ -268,7 +268,7 @@ begin
   if view is null or current_setting('shared_preload_libraries') !~ 'pg_stat_statements' then
     return;
   end if;
-  -- Constants are left out of what it keeps, but who knows: the statement is not quoted.
+  -- It leaves out constants, but the statement is not quoted, to be safe.
   return query execute format($query$
     select
       'warning',

@@ -1,6 +1,6 @@
 -- holdfast: after words, why
--- What doctor() looks for in the work itself: duties, heads, workers, jobs that
--- nobody serves, and habits that hurt later.
+-- What doctor() checks about the work: duties, heads, workers, jobs that nobody serves, and
+-- habits that hurt later.
 
 create or replace function holdfast.doctor_duties(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -30,7 +30,7 @@ begin
         'duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
         'since', h.since)
     from holdfast.duty_holders(now_at) h;
-  -- Nobody needs to look where nothing is to be done.
+  -- If there is nothing to do, no duty is needed.
   if not exists (select from holdfast.live_workers(now_at))
     and not exists (select from holdfast.doctor_sample(1)) and not exists (
     select from holdfast.live j where j.state = 'scheduled' and j.run_at <= now_at limit 1
@@ -70,7 +70,7 @@ begin
       ) e (name, every)
       left join holdfast.duty d on d.name = e.name
     ) o
-    -- A new database has not had the time, nor have workers that have just started.
+    -- A new database, or workers that have just started, have not had the time.
     where coalesce(o.done_at, (select min(m.applied_at) from holdfast.migration m)) < now_at - o.every
       and coalesce(
         (select min(w.started_at) from holdfast.live_workers(now_at) w) < now_at - interval '3 minutes',
@@ -80,7 +80,7 @@ $$;
 comment on function holdfast.doctor_duties(timestamptz) is
   'Find duties that fail, that a session holds for long, that do not end well, or that nobody does.';
 
--- Some jobs that wait, a few from the head of each lane.
+-- Sample some waiting jobs, a few from the head of each lane.
 create or replace function holdfast.doctor_sample(amount integer)
 returns setof holdfast.live
 language sql stable
@@ -121,7 +121,7 @@ as $$
       order by j.seq
       limit 1
     ) f on true
-    -- Not the whole way back: all that was ever done lies there while somebody holds an old snapshot.
+    -- Look back a limited way only: with an old snapshot, the entries of all done jobs lie there.
     left join lateral (
       select j.seq
       from holdfast.live j
@@ -196,7 +196,7 @@ as $$
   from holdfast.lane l
   having count(*) > 20000
   union all
-  -- From one lane to the next in the index, not through all jobs.
+  -- Step from one lane to the next in the index, instead of reading all jobs.
   select
     'critical',
     format(
@@ -259,7 +259,7 @@ as $$
 $$;
 comment on function holdfast.doctor_workers(timestamptz) is 'Find workers that were lost or are silent.';
 
--- A claim from psql is not a worker that died, if what it took was done.
+-- A claim from psql is not a worker that died, if the jobs that it took were done.
 create or replace function holdfast.came_by(worker holdfast.worker)
 returns boolean
 language sql stable
@@ -377,7 +377,7 @@ as $$
     select 'Task ' || p.task, p.max_attempts, format('holdfast policy set %s --max-attempts 10', p.task)
     from holdfast.retry_policy p
     union all
-    -- A job that was snoozed has one more for each time, and has used one more.
+    -- Each snooze adds one attempt to the maximum and uses one.
     select 'A waiting job of task ' || j.task, max(j.max_attempts - j.attempt),
       'Enqueue with a smaller max_attempts.'
     from holdfast.doctor_sample(200) j
@@ -387,9 +387,9 @@ as $$
 $$;
 comment on function holdfast.doctor_attempts(timestamptz) is 'Find jobs without a real limit of attempts.';
 
--- How many jobs a second end for an hour or longer: in the busiest hour of the last
--- day, and on average since the statistics of the server began. A burst of a minute
--- says nothing about the volume.
+-- How many jobs a second end for an hour or longer: in the busiest hour of the last day, and on
+-- average since the statistics of the server began. A burst of a minute says nothing about the
+-- volume.
 create or replace function holdfast.doctor_rate(now_at timestamptz)
 returns double precision
 language plpgsql stable

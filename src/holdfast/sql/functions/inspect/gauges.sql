@@ -1,7 +1,7 @@
--- What a monitoring system wants to see of the database itself, beside the jobs.
+-- What a monitoring system needs to know of the database, in addition to the jobs.
 --
--- Each is read from memory or from a few rows, so it may be asked every few
--- seconds whatever waits in the queues. New gauges may be added in any release.
+-- Each value is read from memory or from a few rows, so it may be asked for every few seconds
+-- however many jobs wait. New gauges may be added in any release.
 -- holdfast: role worker viewer
 create or replace function holdfast.gauges()
 returns table (name text, value double precision, meaning text)

@@ -1,19 +1,18 @@
 -- holdfast: after stat
--- How each queue is: OK, WARNING or CRITICAL, with a message that says how many wait, for how long, and what
--- is wrong. The thresholds are columns of holdfast.queue; a null is that of '*', and a null there is not
--- asked for.
+-- The health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
+-- wait, for how long, and what is wrong. The thresholds are columns of holdfast.queue. A null
+-- means the value of '*', and a null there switches the check off.
 --
 --   waiting    more jobs wait than waiting_warning, waiting_critical
--- age        the oldest waits longer than age_warning, age_critical. A scheduled job that is due and was not
--- made
---              pending waits too: nobody does the duties.
--- failures   a larger share of the attempts of the last hour failed than failures_warning, failures_critical;
--- from
---              ten attempts on, since one of one says nothing
--- workers    jobs wait for a task that no live worker serves: a warning, and critical once they wait for
--- longer than age_warning (else a minute), so that nobody is woken by a deploy. Asked where worker_expected
--- is true. paused     what waits in a paused queue is meant to wait: that is no more than a warning, and no
--- worker is missed.
+--   age        the oldest waits longer than age_warning, age_critical. A due job that is still
+--              scheduled waits too: nobody does the duties.
+--   failures   a larger share of the last hour's attempts failed than failures_warning,
+--              failures_critical; checked from ten attempts on, since one of one says nothing
+--   workers    jobs wait for a task that no live worker serves: a warning, and critical once they
+--              wait for longer than age_warning (otherwise a minute), so that no deploy raises an
+--              alarm. Checked if worker_expected is true.
+--   paused     jobs in a paused queue are meant to wait: a warning at most, and no worker is
+--              missed
 --
 -- The body is long on purpose: it is one query, a part for each threshold.
 -- holdfast: role viewer
@@ -165,7 +164,7 @@ create or replace view holdfast.queue_health as
 select h.* from holdfast.health() h;
 comment on view holdfast.queue_health is 'The health of each queue: OK, WARNING or CRITICAL, and why.';
 
--- A monitor that asks for a name with a slip in it would be told that all is well, for ever.
+-- A monitor that misspells a queue must not be told forever that all is well.
 create or replace function holdfast.check_known_queue(queue text)
 returns void
 language plpgsql stable

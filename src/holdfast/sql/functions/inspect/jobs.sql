@@ -46,12 +46,12 @@ left join holdfast.event_count c on c.job_id = d.id;
 
 comment on view holdfast.ended_job is 'Every ended job with all its columns, for the owner.';
 
--- All jobs, live, finished and dead, with one set of columns. For our functions: it
--- shows everything. What people query is holdfast.jobs, below.
+-- All jobs, live, finished and dead, with one set of columns, for our functions: it shows
+-- everything. People query holdfast.jobs, below.
 --
--- Each state stands apart and is written as a constant, so that the planner leaves
--- out what a query does not ask for: `where state = 'running'` reads the index of
--- held jobs and not the backlog.
+-- Each state has its own branch with the state as a constant, so that the planner leaves out
+-- what a query does not need: `where state = 'running'` reads the index of held jobs and not the
+-- backlog.
 create or replace view holdfast.every_job as
 select
   j.id,
@@ -105,8 +105,8 @@ select
   greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
     r.stage,
   r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
-  -- If it goes on as it did until it last said how far it is. No function of ours: who reads a view needs its
-  -- rights.
+  -- The estimate if the job continues at its speed so far. It is no function of ours: a reader of a view
+  -- needs the rights on its functions.
   case when r.progress between 1 and 100 then
     greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
   end,
@@ -122,9 +122,9 @@ select e.* from holdfast.ended_job e;
 
 comment on view holdfast.every_job is 'Every job with all its columns, for the owner.';
 
--- Live jobs by their ids, as every_job has them. To ask that view would be to leave the
--- choice to the planner, which reads all that is pending where it takes the table for
--- empty, as it does if that was so when it was last vacuumed; and so for what hangs on them.
+-- Return live jobs by their ids, with the columns of every_job. The view would leave the choice
+-- to the planner. It reads all pending jobs if it takes the table for empty, because the table
+-- was empty when it was last vacuumed; and likewise for the tables beside it.
 create or replace function holdfast.live_jobs(ids uuid[])
 returns setof holdfast.every_job
 language plpgsql stable
@@ -150,7 +150,7 @@ begin
     from unnest(ids) i
     cross join lateral (select j.* from holdfast.live j where j.id = i offset 0) j
     join holdfast.lane l on l.id = j.lane_id
-    -- Only a job that is held has a lease and a worker.
+    -- Only a held job has a lease and a worker.
     left join lateral (
       select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
     left join holdfast.worker w on w.id = j.worker_id
@@ -160,10 +160,10 @@ $$;
 comment on function holdfast.live_jobs(uuid[]) is
   'Return those of these jobs that are live, with all their columns.';
 
--- Every job as whoever asks may see it: the jobs of their queues, and of payloads what
--- is shown to them. A barrier, or a condition of theirs could see rows before ours
--- has left them out.
--- The collation is that of the columns before they were masked: a view cannot change it.
+-- Every job as the caller may see it: the jobs of the caller's queues, with payloads as they may
+-- be shown. security_barrier, so that a condition of the caller's does not see rows before they
+-- are filtered. The collation is that of the columns before they were masked, since a view
+-- cannot change it.
 -- holdfast: role viewer
 create or replace view holdfast.jobs with (security_barrier) as
 select
@@ -206,7 +206,7 @@ comment on view holdfast.jobs is
   'Every live, finished and dead job that the caller may see, with one set of columns and a readable state.'
   ' Secrets and redacted keys are masked.';
 
--- A row of the one view as a row of the other: for functions that read the first, and
+-- Convert a row of the one view to a row of the other, for functions that read the first and
 -- mask only what they return.
 create or replace function holdfast.job_as_seen(given holdfast.every_job)
 returns holdfast.jobs
@@ -229,7 +229,7 @@ end
 $$;
 comment on function holdfast.job_as_seen(holdfast.every_job) is 'Return a job as the caller may see it.';
 
--- One job with the errors of its attempts, for a person who looks at it.
+-- One job with the errors of its attempts, for people.
 -- holdfast: role viewer
 create or replace function holdfast.job_errors(id uuid)
 returns table (attempt integer, failed_at timestamptz, worker uuid, error text, traceback text)
@@ -239,7 +239,7 @@ as $$
   select
     e.attempt, e.failed_at, e.worker_id,
     holdfast.text_as_seen(e.error, j.queue, j.payload, s.in_full),
-    -- It quotes what the handler had at hand.
+    -- An error quotes values that the handler had.
     case when s.in_full or (holdfast.redaction(j.queue)).visible then
       holdfast.text_as_seen(e.traceback, j.queue, j.payload, s.in_full)
     end
@@ -285,7 +285,7 @@ as $$
     case
       when w.lost_at is not null then 'lost'
       when w.left_at is not null then 'left'
-      -- As health() and why() see it; `lost` it is when its jobs were taken back.
+      -- As health() and why() see it. A worker is `lost` once its jobs were taken back.
       when w.heartbeat_at + w.lease_time <= (select holdfast.clock()) then 'silent'
       when exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
       else 'idle'

@@ -1,17 +1,17 @@
 -- holdfast: after jobs
--- The jobs that match, those that changed last first; a null matches everything.
+-- List the jobs that match, the last changed first. A null matches everything.
 --
--- Nothing is sorted that is not shown: each state is read in an order that is close to that of the last
--- change, and no further than needed.
+-- Only rows that are shown are sorted: each state is read in an order that is close to that of
+-- the last change, and no further than needed.
 --
---   pending     by the place in the lane, the last first: places are given in the order of becoming pending
---   scheduled   those of the 100,000 that fall due first
+--   pending     by the place in the lane, the last first: jobs get places when they become pending
+--   scheduled   the 100,000 that fall due first
 --   held        all of them
 --   dead        by the time of death
---   finished    the end of each day's table, where the last ones were written: 40 MB of it at most
+--   finished    the end of each day's table, where the last ones were written: at most 40 MB of it
 --
--- So the list is complete, but for very many scheduled jobs and for finished ones that are both rare and long
--- ago.
+-- So the list is complete, except with very many scheduled jobs, and for finished jobs that are
+-- both rare and old.
 --
 -- The body is long on purpose: it reads each state in its own way.
 -- holdfast: role viewer
@@ -129,8 +129,8 @@ comment on function holdfast.list_jobs(text, text, text, integer) is
   'List jobs by queue, task and state, the last changed first. Reads the 100,000 scheduled jobs that are '
   'due first, and the latest finished ones.';
 
--- The finished jobs that match, the latest first: rows are only ever appended to a day's table, so the latest
--- lie at its end, and no index is needed to find them.
+-- Return the matching finished jobs, the latest first. Rows are only ever appended to a day's
+-- table, so the latest lie at its end, and no index is needed.
 create or replace function holdfast.last_finished(queue text, task text, state text, amount bigint)
 returns table (id uuid, finished_at timestamptz)
 language plpgsql stable
@@ -153,7 +153,7 @@ declare
 begin
   <<days>>
   for part in
-    -- What has no table of its own, the first day too, is in the default one: looked at besides.
+    -- Rows of days without a table, such as the first day, are in the default partition, which is read too.
     select p.place as name, pg_relation_size(p.place) / current_setting('block_size')::integer as pages,
       p.low = '-infinity' as aside
     from holdfast.partitions() p

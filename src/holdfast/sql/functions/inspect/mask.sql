@@ -1,11 +1,11 @@
 -- holdfast: after reach
--- What is shown of payloads, results and errors, and to whom: the one place.
+-- What is shown of payloads, results and errors, and to whom. Nothing else decides this.
 --
 --   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts
---   redacted keys    their values are ***** to all but operators and the owner
---   not visible      nothing of payloads and results, for all but operators and the owner
+--   redacted keys    their values are ***** except to operators and the owner
+--   not visible      payloads and results are hidden except from operators and the owner
 --
--- Workers get payloads as they are, from claim().
+-- Workers get payloads unchanged from claim().
 
 -- holdfast: role viewer
 create or replace function holdfast.sees_payloads()
@@ -32,9 +32,8 @@ as $$
 $$;
 comment on function holdfast.redaction(text) is 'Return what viewers see of the payloads of a queue.';
 
--- A JSON value with ***** for secrets, for the values of these keys, and for these texts wherever they stand.
--- What is nested deeper than anybody reads is left out: a payload must not make those who list jobs run out
--- of stack.
+-- Values nested too deeply for any reader are left out: a payload must not exhaust the stack of
+-- a session that lists jobs.
 create or replace function holdfast.cover(value jsonb, keys text[], texts text[], depth integer default 0)
 returns jsonb
 language plpgsql immutable
@@ -74,8 +73,8 @@ $$;
 comment on function holdfast.cover(jsonb, text[], text[], integer) is
   'Return a JSON value with ***** in place of secrets, of the values of these keys, and of these texts.';
 
--- What must not be seen in other texts, the longest first: all that is inside a secret, with its keys; of
--- redacted keys, or of everything, what is long enough to be told from any other word.
+-- These are all texts inside a secret, with its keys, and those of redacted keys, or of
+-- everything, that are long enough to be told apart from ordinary words.
 create or replace function holdfast.hidden_texts(payload jsonb, keys text[], everything boolean)
 returns text[]
 language sql immutable
@@ -103,7 +102,7 @@ as $$
     from (
       select p.value, p.secret, p.hidden from part p
       union all
-      -- A key in a secret is as secret as what stands under it.
+      -- A key in a secret is as secret as its value.
       select to_jsonb(p.key), true, true from part p where p.key is not null
     ) p
     cross join lateral (
@@ -118,9 +117,9 @@ $$;
 comment on function holdfast.hidden_texts(jsonb, text[], boolean) is
   'Return the texts in a payload that must not be shown elsewhere, the longest first.';
 
--- Each text is looked for in each string of what is shown. With any number of them a
--- payload of 171 KiB took six seconds to show, and a list shows many; so beyond a hundred
--- the whole value is hidden.
+-- Each text is searched in each string that is shown. Without a limit, a payload of 171 KiB took
+-- six seconds, and a list shows many. So with more than a hundred texts the whole value is
+-- hidden.
 create or replace function holdfast.are_too_many(texts text[])
 returns boolean
 language sql immutable
@@ -130,8 +129,8 @@ $$;
 comment on function holdfast.are_too_many(text[]) is
   'Return whether there are so many texts to hide that a whole value is hidden.';
 
--- A short one is replaced only where it stands alone: a three-digit code inside every longer number would
--- shred the text and hide nothing.
+-- A short text is replaced only as a whole word: a three-digit code inside every longer number
+-- would shred the text and hide nothing.
 create or replace function holdfast.scrub(value text, texts text[])
 returns text
 language plpgsql immutable
@@ -156,8 +155,7 @@ $$;
 comment on function holdfast.scrub(text, text[]) is
   'Return a text with ***** in place of each of these texts.';
 
--- A value of a job (its payload, result, an event's data …) as whoever asks may see it. `in_full` is
--- sees_payloads(), asked once for all rows.
+-- `in_full` is sees_payloads(), evaluated once for all rows.
 -- holdfast: role viewer
 create or replace function holdfast.as_seen(value jsonb, queue text, payload jsonb, in_full boolean)
 returns jsonb
@@ -172,7 +170,7 @@ begin
   if value is null then
     return null;
   end if;
-  if payload is null then -- its job is gone, and nobody knows what was a secret
+  if payload is null then -- its job is gone, so nothing says what was a secret
     return case when holdfast.is_owner(holdfast.caller()) then value else '"*****"' end;
   end if;
   if in_full then
@@ -187,7 +185,7 @@ begin
   if not shown.visible then
     return '"*****"';
   end if;
-  -- Nearly always it is short, so that it cannot be nested deeply, and there is nothing to hide.
+  -- Most values are short, so they are not nested deeply and have nothing to hide.
   said := lower(concat(value::text, payload::text));
   if length(said) < 1000
     and not exists (
@@ -202,7 +200,7 @@ $$;
 comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is
   'Return a value of a job of this queue and payload as the caller may see it.';
 
--- The same for what a handler said in words: an error, a message, a stage.
+-- The same for texts of a handler: an error, a message, a stage.
 -- holdfast: role viewer
 create or replace function holdfast.text_as_seen(value text, queue text, payload jsonb, in_full boolean)
 returns text
@@ -234,7 +232,7 @@ $$;
 comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is
   'Return a text of a job of this queue and payload as the caller may see it.';
 
--- The payload with its secrets in plain, for the owner alone, who could read the table as well.
+-- For the owner alone, who can read the table anyway.
 -- holdfast: role owner
 create or replace function holdfast.stored_payload(id uuid)
 returns jsonb

@@ -1,4 +1,4 @@
--- The queues that hold live jobs or are paused or have settings of their own.
+-- List the queues that hold live jobs, are paused, or have settings of their own.
 -- holdfast: role worker viewer
 create or replace function holdfast.list_queues()
 returns table (

@@ -1,8 +1,9 @@
 -- holdfast: after stat
--- Each queue, or each task of each queue: what is there now, and what was done in the last hour and the last
--- day.
+-- Return for each queue, or each task of each queue, what is there now, and what was done in the
+-- last hour and the last day.
 --
--- The last hour is sixty minutes, the last day twenty-four hours, each with the one that has just begun.
+-- The last hour is sixty minutes and the last day twenty-four hours, each with the one that has
+-- just begun.
 --
 -- The body is long on purpose: it is one query.
 -- holdfast: role viewer
@@ -21,7 +22,7 @@ declare
   first_hour timestamptz := date_trunc('hour', now_at, 'UTC') - interval '23 hours';
   by_task boolean := statistics.by = 'task';
   unrestricted constant boolean := holdfast.unrestricted();
-  -- Asked once for each queue, not for each of its minutes.
+  -- Evaluated once for each queue, not for each of its minutes.
   mine constant text[] := case when not unrestricted then array(
     select q.queue from (select distinct s.queue from holdfast.stat s offset 0) q
       where holdfast.in_reach(q.queue)
@@ -48,8 +49,8 @@ begin
       from holdfast.count_ended('dead', statistics.queue) c
       group by 1, 2
     ),
-    -- Bucket by bucket in one pass: to unnest the histograms would make 52 rows of each. A thousand tasks
-    -- that had something to do in every minute took 4.5 s that way, and take 0.8.
+    -- Bucket by bucket in one pass: unnesting the histograms would make 52 rows of each. With a
+    -- thousand tasks busy in every minute that took 4.5 s; this takes 0.8 s.
     sums as materialized (
       select
         s.span, s.queue, case when by_task then s.task else '' end as task,

@@ -1,11 +1,10 @@
 -- holdfast: after words
--- Why does this job not run? What stands in its way, the decisive reason first,
--- each with a word for programs, a sentence for people and what to do about it.
+-- Explain why a job does not run: the decisive reason first, each with a word for programs, a
+-- sentence for people, and a remedy.
 --
--- Nothing here is counted further than to ten thousand, and all of it is read from
--- the heads of the lanes and by ids, so it answers at once however much waits. It
--- takes no lock and writes nothing. Errors, payloads and messages are not quoted:
--- they may hold what not everybody may see.
+-- Nothing is counted beyond ten thousand, and everything is read from the heads of the lanes
+-- and by ids. So the answer comes at once however many jobs wait. Nothing is locked or written.
+-- Errors, payloads and messages are not quoted, since not everybody may see them.
 -- holdfast: role viewer
 create or replace function holdfast.why(id uuid)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -62,7 +61,7 @@ begin
       return query select w.* from holdfast.why_locked(locked_by, now_at) w;
       stopped := stopped or found;
       return query select w.* from holdfast.why_unserved(lane, now_at) w;
-      if not stopped then -- else it would be said to be ready
+      if not stopped then -- otherwise it would be called ready
         return query select w.* from holdfast.why_waiting(job, lane, now_at) w;
       end if;
   end case;
@@ -72,14 +71,14 @@ begin
       format('Schedule %s made it.', s.name),
       'holdfast schedule list shows when it runs next.',
       jsonb_build_object('schedule', s.name)
-    from holdfast.schedule s -- for anybody may have written the header
+    from holdfast.schedule s -- since anybody may have written the header
     where s.name = job.headers ->> 'schedule';
 end
 $$;
 comment on function holdfast.why(uuid) is
   'Return why a job does not run, the decisive reason first, with what to do; or how it ended.';
 
--- Workers that can be believed to live: not lost, not gone, heard of within their lease.
+-- Workers that are probably alive: not lost, not gone, with a heartbeat within their lease.
 create or replace function holdfast.live_workers(now_at timestamptz)
 returns setof holdfast.worker
 language sql stable

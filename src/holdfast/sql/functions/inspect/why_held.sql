@@ -1,5 +1,5 @@
 -- holdfast: after why
--- Who holds a job, how it ended, or why nobody knows it: see why.sql.
+-- Who holds a job, and how a job ended: see why.sql.
 
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)
@@ -116,7 +116,7 @@ $$;
 comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is
   'Return who holds a job, since when, and whether that worker seems to be alive.';
 
--- A job that is not live: how it ended, or why nobody knows it.
+-- A job that is not live: how it ended, or why nothing is known of it.
 create or replace function holdfast.why_ended(id uuid, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
@@ -171,7 +171,7 @@ begin
   answer := 'unknown';
   select u.used_at, u.task into used from holdfast.used_id u where u.id = why_ended.id;
   open := cardinality(holdfast.writers());
-  -- The ids that we make begin with the milliseconds since 1970; its version is 7.
+  -- Ids that we make are UUIDs of version 7, and begin with the milliseconds since 1970.
   if substr(why_ended.id::text, 15, 1) = '7' then
     made_at := to_timestamp(
       ('x' || lpad(replace(left(why_ended.id::text, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0);

@@ -19,7 +19,7 @@ $$;
 comment on function holdfast.why_paused(holdfast.lane, timestamptz) is
   'Return that the queue of a job is paused, if it is.';
 
--- A job that claims step over, or do not come to.
+-- A job that claims skip or do not reach.
 create or replace function holdfast.why_passed_over(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -53,8 +53,8 @@ $$;
 comment on function holdfast.why_passed_over(holdfast.live, holdfast.lane, timestamptz) is
   'Return that claims do not reach a job: it has no attempts left, or lies behind a head.';
 
--- The number in xmax is that of a transaction which is writing or has locked the
--- row, or once did. Only one that is open still holds the lock on its own number.
+-- xmax is the number of a transaction that writes or has locked the row, or once did. Only an
+-- open transaction still holds the lock on its own number.
 create or replace function holdfast.why_locked(locked_by xid, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -82,7 +82,7 @@ $$;
 comment on function holdfast.why_locked(xid, timestamptz) is
   'Return that an open transaction has locked the row of a job, if one has.';
 
--- What a job waits for that only a duty brings about.
+-- A job waits for a duty.
 create or replace function holdfast.why_duty(duty text, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -171,7 +171,7 @@ $$;
 comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is
   'Return that no worker takes jobs of this lane, and which workers there are.';
 
--- Ready, and somebody serves it: what goes before it, and what they do meanwhile.
+-- The job is ready and is served: what goes before it, and what its workers are doing.
 --
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_waiting(job holdfast.live, lane holdfast.lane, now_at timestamptz)
@@ -210,7 +210,7 @@ begin
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
-        -- One bound for the index: what comes after it in its own lane is not read.
+        -- One bound for the index: jobs behind it in its own lane are not read.
         and j.seq < case
           when l.priority > lane.priority or l.kind > lane.kind then 9223372036854775807
           else job.seq

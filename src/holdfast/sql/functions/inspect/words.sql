@@ -1,4 +1,4 @@
--- Times and names as a person reads them, for what why() and doctor() say.
+-- Times and names as people read them, for why() and doctor().
 
 create or replace function holdfast.span_in_words(span interval)
 returns text

@@ -1,4 +1,4 @@
--- What was written to the audit log, the latest first.
+-- Return the audit log, the latest entries first.
 -- holdfast: role operator
 create or replace function holdfast.audit_log(
   amount integer default 50,

@@ -1,13 +1,12 @@
 -- holdfast: after check
--- Settings: what an operator may say of a queue, or by the name '*' of all of them.
--- They are columns of holdfast.queue, read whenever they are needed, so a change
--- holds from its commit on.
+-- Settings of a queue, or of all queues by the name '*'. They are columns of holdfast.queue, read
+-- when they are needed, so a change applies from its commit on.
 --
 --   select * from holdfast.configure('mail', '{"retention": "7 days", "max_attempts": 5}');
 --   select * from holdfast.settings('mail');
 
--- Every setting: what it may be, what it is after an install, and what it means.
--- `never` is the word for a duration, or a number, that is not reached.
+-- Each setting with its values, its initial value and its meaning. `never` means a duration, or a
+-- number, that is not reached.
 create or replace function holdfast.known_settings()
 returns table (
   name text, kind text, lowest text, highest text, never text, everywhere boolean, builtin jsonb,
@@ -98,15 +97,14 @@ begin
     said := said || jsonb_build_object(key, case
       when value <> 'null'
         then holdfast.read_setting(key, value, rule.kind, rule.lowest, rule.highest, rule.never)
-      -- Back to the default, which for all queues together is that of the install.
+      -- Back to the default. For all queues together, that is the initial value.
       when configure.queue = '*' and rule.builtin <> 'null'
         then holdfast.read_setting(key, rule.builtin, rule.kind, rule.lowest, rule.highest, rule.never)
       else 'null'
     end);
   end loop;
 
-  -- One change at a time, as in set_retry_policy: what belongs together is checked against what the others
-  -- say.
+  -- One change at a time, as in set_retry_policy(): related settings are checked against each other.
   perform from holdfast.queue q where q.name = '*' for update;
   insert into holdfast.queue as q (name) values (configure.queue) on conflict (name) do nothing;
   select q.* into known from holdfast.queue q where q.name = configure.queue for update;
@@ -115,7 +113,7 @@ begin
     (select string_agg(format('%1$I = $1.%1$I', k), ', ') from jsonb_object_keys(said) k))
   using given, configure.queue;
   perform holdfast.check_thresholds(configure.queue, said);
-  -- The longest of all decides how long whole days are kept, for everybody.
+  -- The longest retention of all decides how long whole days are kept.
   if not holdfast.unrestricted()
     and given.retention > (select q.retention from holdfast.queue q where q.name = '*') then
     perform holdfast.refuse_value(
@@ -145,7 +143,7 @@ comment on function holdfast.configure(text, jsonb) is
   'Change settings of a queue, or of all queues with the name *. A null restores the default. Changes apply'
   ' from the commit on, without a restart. Returns what has changed, with the values before and after.';
 
--- The value of a setting in the form in which it is stored, or an error that says what it may be.
+-- Return a setting in the form in which it is stored, or raise an error that says what is allowed.
 create or replace function holdfast.read_setting(
   name text, value jsonb, kind text, lowest text, highest text, never text)
 returns jsonb
@@ -158,7 +156,7 @@ declare
   number numeric;
   span interval;
 begin
-  -- Not the one for the other: never to keep is not to keep for ever.
+  -- Keeping nothing (0) and keeping forever (never) must not be confused.
   if never is not null and lower(shown) in (never, 'infinity') and jsonb_typeof(value) = 'string' then
     return case kind when 'duration' then to_jsonb('1000 years'::text) else to_jsonb(highest::numeric) end;
   end if;
@@ -207,7 +205,7 @@ begin
           where jsonb_typeof(w.value) <> 'string' or length(btrim(w.value #>> '{}')) not between 1 and 100
         )
       then
-        -- As somebody writes a list; with a space before it, no key would ever match.
+        -- People may write a list with spaces. With a space before it, no key would ever match.
         return coalesce(
           (select jsonb_agg(btrim(w.value #>> '{}') order by w.n)
           from jsonb_array_elements(value) with ordinality w (value, n)), '[]');
@@ -220,7 +218,7 @@ $$;
 comment on function holdfast.read_setting(text, jsonb, text, text, text, text) is
   'Return the value of a setting as it is stored. Refuses a value that breaks the rules.';
 
--- As people write it: `configure` takes what this shows.
+-- configure() accepts what this returns.
 create or replace function holdfast.show_setting(value jsonb, kind text, never text)
 returns jsonb
 language sql immutable
@@ -239,7 +237,7 @@ $$;
 comment on function holdfast.show_setting(jsonb, text, text) is
   'Return the value of a setting as people write it.';
 
--- A warning comes before what is critical, in every queue that the change reaches.
+-- A warning must come before the critical threshold, in every queue that the change affects.
 create or replace function holdfast.check_thresholds(queue text, said jsonb)
 returns void
 language plpgsql stable
@@ -303,8 +301,8 @@ end
 $$;
 comment on function holdfast.refuse_setting(text) is 'Raise the error for a setting that does not exist.';
 
--- By the pairs of letters that both have (Dice's coefficient): nothing but SQL, and
--- right for swapped, missing and doubled letters.
+-- Compare the pairs of letters that both have (Dice's coefficient). It needs only SQL, and finds
+-- swapped, missing and doubled letters.
 create or replace function holdfast.nearest(word text, candidates text[])
 returns text
 language sql immutable

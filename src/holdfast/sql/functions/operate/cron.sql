@@ -1,23 +1,22 @@
--- When a cron expression comes true.
+-- When a cron expression matches.
 --
 --   ┌ second, 0-59, only if there are six fields
 --   │ ┌ minute, 0-59
 --   │ │ ┌ hour, 0-23
 --   │ │ │ ┌ day of the month, 1-31, L for the last
 --   │ │ │ │ ┌ month, 1-12 or jan-dec
--- │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday; 1#2 the second Monday, 5L the last Friday
+--   │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday;
+--   │ │ │ │ │ │ 1#2 is the second Monday, 5L the last Friday
 --   0 0 9 * * mon-fri
 --
--- Each is a list of numbers, ranges (a-b), everything (*), and steps through one
--- of these (a-b/2, */2; a/2 goes from a to the end). The two fields for days must
--- both be true if one of them begins with a star, as in `0 9 */2 * mon`;
--- otherwise one of them is enough.
+-- Each field is a list of numbers, ranges (a-b), everything (*), and steps through one of these
+-- (a-b/2, */2; a/2 goes from a to the end). If one of the two fields for days begins with a
+-- star, as in `0 9 */2 * mon`, both must match; otherwise one of them is enough.
 --
--- When clocks change, Debian's cron is followed. Who names a minute and an hour means
--- a time of the day: in an hour that is left out it comes right after it, in one
--- that comes twice the first time. All others, and everything with seconds, go
--- with the time that passes: what is left out does not come, what comes twice
--- comes twice.
+-- When clocks change, we follow Debian's cron. An expression that names a minute and an hour
+-- means a time of day: if that hour is skipped, it matches right after it; if the hour comes
+-- twice, it matches the first time. All others, and all with seconds, follow elapsed time: they
+-- skip what is skipped and match twice what comes twice.
 -- holdfast: role viewer
 create or replace function holdfast.next_occurrence(cron text, after timestamptz, zone text default 'UTC')
 returns timestamptz
@@ -46,7 +45,7 @@ $$;
 comment on function holdfast.next_occurrence(text, timestamptz, text) is
   'Return when a cron expression next matches after a time, in a time zone.';
 
--- Every matching time of the day once, whatever the clocks do.
+-- Match every time of the day once, whatever the clocks do.
 create or replace function holdfast.next_by_wall_clock(cron holdfast.cron, after timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
@@ -58,7 +57,7 @@ begin
   loop
     wall := holdfast.next_match(cron, wall);
     found_at := holdfast.first_moment(wall, zone);
-    -- In an hour that comes for the second time, it has been.
+    -- In an hour that comes for the second time, it has matched already.
     if wall is null or found_at > after then
       return found_at;
     end if;
@@ -68,14 +67,14 @@ $$;
 comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is
   'Return the next match of an expression that names times of the day.';
 
--- Every moment at which the clocks show a matching time. Between two changes of the
--- clocks they run evenly; so each stretch is searched by itself.
+-- Match every moment at which the clocks show a matching time. Between two changes, the clocks
+-- run evenly, so each such stretch is searched by itself.
 create or replace function holdfast.next_by_elapsed_time(cron holdfast.cron, after timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
 as $$
 declare
-  -- No change of a clock was ever larger, so what lies behind it is not shown again.
+  -- No change of a clock was ever larger, so no earlier time is shown again.
   stretch constant interval := '26 hours';
   begun timestamptz := date_trunc('second', after) + interval '1 second';
   wall timestamp;
@@ -94,7 +93,7 @@ begin
     if found_at < coalesce(changed_at, begun + stretch) then
       return found_at;
     end if;
-    -- Until shortly before the match there is nothing, in whatever stretch.
+    -- No stretch has a match until shortly before this one.
     begun := coalesce(changed_at, holdfast.first_moment(match - stretch / 2, zone));
   end loop;
 end
@@ -125,7 +124,8 @@ $$;
 comment on function holdfast.first_moment(timestamp, text) is
   'Return the first moment at which the clocks of a zone show this time, or skip it.';
 
--- The first moment of other clocks: after `low`, up to `high`, between which they change once at most.
+-- Return the first moment of the new clocks: after `low` and up to `high`, with at most one change in
+-- between.
 create or replace function holdfast.clock_change(low timestamptz, high timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
@@ -162,7 +162,7 @@ $$;
 comment on function holdfast.clock_offset(timestamptz, text) is
   'Return how far the clocks of a zone are ahead of UTC at a time.';
 
--- The next matching time on a clock that runs evenly; null if there is none in 50 years.
+-- Return null if there is no match in 50 years.
 create or replace function holdfast.next_match(cron holdfast.cron, after timestamp)
 returns timestamp
 language plpgsql immutable
@@ -213,8 +213,8 @@ $$;
 comment on function holdfast.next_time(holdfast.cron, time) is
   'Return the first matching time of a day, from a time on.';
 
--- Month by month. A 29th of February that is a certain day of the week comes every 40
--- years at the latest.
+-- Go month by month. A 29th of February on a given day of the week comes every 40 years at the
+-- latest.
 create or replace function holdfast.next_day(cron holdfast.cron, since date)
 returns date
 language plpgsql immutable

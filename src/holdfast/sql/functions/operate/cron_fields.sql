@@ -1,4 +1,4 @@
--- What the fields of a cron expression say; see cron.sql.
+-- Parse the fields of a cron expression; see cron.sql.
 
 create or replace function holdfast.parse_cron(cron text)
 returns holdfast.cron
@@ -91,7 +91,7 @@ $$;
 comment on function holdfast.parse_weekdays(holdfast.cron, text[]) is
   'Add a list of weekdays to an expression that is being parsed.';
 
--- Lists of numbers, ranges, stars and steps, as sorted numbers.
+-- Convert lists of numbers, ranges, stars and steps to sorted numbers.
 create or replace function holdfast.cron_numbers(
   field text, terms text[], low integer, high integer, names text[] default '{}')
 returns integer[]
@@ -181,8 +181,8 @@ $$;
 comment on function holdfast.refuse_cron_field(text, text, text) is
   'Raise the error for one field of a cron expression.';
 
--- A full name such as Europe/Berlin. An abbreviation such as EST knows no summer, and
--- almost any word would do as a zone in the manner of POSIX.
+-- A full name such as Europe/Berlin. An abbreviation such as EST has no summer time, and POSIX
+-- would accept almost any word as a zone.
 create or replace function holdfast.check_zone(zone text)
 returns void
 language plpgsql stable

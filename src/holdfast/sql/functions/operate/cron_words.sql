@@ -1,10 +1,10 @@
--- A cron expression as a person would say it:
+-- Describe a cron expression in words:
 --
 --   */15 9-17 * * mon-fri   every 15 minutes from 09:00 to 17:45, Monday to Friday
 --   0 2 1,15 * *            at 02:00, on the 1st and 15th
 --   0 9 * * mon#2           at 09:00, on the second Monday of the month
 --
--- What it stands for is said, not how it is written: `1-5` and `mon-fri` read alike.
+-- The words describe the meaning, not the spelling: `1-5` and `mon-fri` read alike.
 -- holdfast: role viewer
 create or replace function holdfast.cron_in_words(cron text)
 returns text
@@ -163,7 +163,7 @@ $$;
 comment on function holdfast.numbers_in_words(integer[], integer, integer, text, boolean) is
   'Describe seconds, minutes or hours in words: every 15 minutes, hours 1 and 5.';
 
--- Null unless they go on in equal steps from the lowest there is to the end.
+-- Return null unless they go in equal steps from the lowest value to the end.
 create or replace function holdfast.step_of(numbers integer[], low integer, high integer)
 returns integer
 language sql immutable
@@ -188,7 +188,7 @@ $$;
 comment on function holdfast.is_stretch(integer[]) is
   'Return whether sorted numbers follow each other without a gap.';
 
--- Three and more in a row become one: 1 to 5. Names count from 0.
+-- Three or more in a row become one: 1 to 5. Names count from 0.
 create or replace function holdfast.stretches(numbers integer[], names text[])
 returns text[]
 language sql immutable

@@ -1,9 +1,9 @@
 -- holdfast: after jobs, replace
--- Dead letters: jobs that are out of attempts, or that somebody gave up. They
--- are looked at, replayed, or purged; each is written to the audit log.
+-- Dead letters: jobs without attempts left, or that somebody gave up. They are listed, replayed
+-- or purged. Replays and purges are written to the audit log.
 --
--- Filters: a null matches everything; `error` is a part of the last error, in
--- any case of letters.
+-- A null filter matches everything. `error` matches a part of the last error, in upper or lower
+-- case.
 
 -- holdfast: role viewer
 create or replace function holdfast.list_dead(
@@ -26,7 +26,7 @@ as $$
       and ((select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]))
       and (list_dead.queue is null or j.queue = list_dead.queue)
       and (list_dead.task is null or j.task = list_dead.task)
-      -- Of what they see, or they could ask for what is masked until it is found.
+      -- Match only what the caller sees. Otherwise a caller could find masked text by trying filters.
       and (
         list_dead.error is null
         or strpos(lower(j.last_error), lower(list_dead.error)) > 0
@@ -43,8 +43,7 @@ $$;
 comment on function holdfast.list_dead(text, text, text, timestamptz, timestamptz, integer) is
   'Return dead jobs by queue, task, a part of the last error and time of death, the latest first.';
 
--- The dead letters that match, oldest first, locked. Those that somebody else is
--- replaying or purging are stepped over.
+-- Oldest first. Letters that another session is replaying or purging are skipped.
 create or replace function holdfast.pick_dead(
   queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer)
 returns setof uuid
@@ -56,7 +55,7 @@ as $$
   where ((select holdfast.unrestricted()) or d.queue = any((select holdfast.queues_in_reach())::text[]))
     and (pick_dead.queue is null or d.queue = pick_dead.queue)
     and (pick_dead.task is null or d.task = pick_dead.task)
-    -- Of what they see, as in list_dead().
+    -- Match only what the caller sees, as in list_dead().
     and (
       pick_dead.error is null
       or strpos(lower(d.last_error), lower(pick_dead.error)) > 0
@@ -73,12 +72,11 @@ $$;
 comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is
   'Lock and return the dead letters that match.';
 
--- Put dead letters, locked by the caller, back on their queues: the same id,
--- payload, headers, priority and time of making; attempts and deaths start again at 0, and
--- the errors of before stay on record. So do the finished steps and the checkpoint,
--- from which it goes on, unless it is to start over: the header `resumes` tells a
--- worker to look for them although it is a first attempt. One whose id a live job
--- has is left alone.
+-- The caller has locked the letters. The id, payload, headers, priority and creation time stay
+-- the same. Attempts and deaths start again at 0, and the earlier errors stay. So do the
+-- finished steps and the checkpoint, from which the job continues unless it starts over: the
+-- header `resumes` tells the worker to load them in a first attempt. A letter whose id a live
+-- job has is left alone.
 create or replace function holdfast.revive(ids uuid[], now_at timestamptz, start_over boolean)
 returns bigint
 language plpgsql volatile
@@ -127,7 +125,7 @@ $$;
 comment on function holdfast.revive(uuid[], timestamptz, boolean) is
   'Put dead letters back on their queues. Returns how many.';
 
--- Remove dead letters for good, with the errors of those that were there.
+-- The errors of these jobs go too.
 create or replace function holdfast.erase_dead(ids uuid[])
 returns bigint
 language sql volatile
@@ -145,7 +143,7 @@ as $$
   checkpoints as (
     delete from holdfast.checkpoint c using gone g where c.job_id = g.id
   ),
-  -- What they say was masked by the payload, which is gone.
+  -- Errors and events were masked by the payload, which is gone.
   events as (
     delete from holdfast.event e using gone g where e.job_id = g.id
   ),
@@ -326,7 +324,7 @@ $$;
 comment on function holdfast.refuse_unless_dead(uuid, text, text) is
   'Raise the error for a job that is not among the dead letters.';
 
--- An empty text filters nothing: it is a variable that was not set, never "all of them".
+-- An empty text is refused as a filter: it comes from a variable that was not set and must not mean "all".
 create or replace function holdfast.check_filter(
   queue text, task text, error text, died_after timestamptz, died_before timestamptz, everything boolean
 )

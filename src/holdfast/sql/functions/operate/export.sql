@@ -1,7 +1,7 @@
 -- holdfast: after partitions
--- What waits for somebody to export it: whole days, and of a default partition what
--- has come since the last export. Not while a transaction is open that has written
--- there: its rows would be dropped unseen. Nobody else will, now that the day is over.
+-- Whole days wait to be exported, and of a default partition the rows since the last export. A
+-- table is left out while an open transaction has written to it: its rows would be dropped
+-- unseen. No new transaction writes there, since the day is over.
 -- holdfast: role owner
 create or replace function holdfast.due_exports()
 returns table (
@@ -87,7 +87,7 @@ begin
   select d.* into due from holdfast.due_exports() d where d.partition = mark_exported.partition;
   if not found then
     if exists (select from holdfast.exported e where e.partition = mark_exported.partition) then
-      return false; -- somebody else was quicker
+      return false; -- another session was faster
     end if;
     perform holdfast.refuse_value(
       'partition', mark_exported.partition,
@@ -107,7 +107,7 @@ begin
     set
       until = excluded.until, rows = excluded.rows, bytes = excluded.bytes, sha256 = excluded.sha256,
       location = excluded.location, exported_at = excluded.exported_at, who = excluded.who;
-  delete from holdfast.swept s where s.partition = mark_exported.partition; -- it may go now
+  delete from holdfast.swept s where s.partition = mark_exported.partition; -- it may be dropped now
   perform holdfast.note('export', mark_exported.partition, jsonb_strip_nulls(jsonb_build_object(
     'rows', mark_exported.rows, 'sha256', mark_exported.sha256, 'location', mark_exported.location)));
   return true;
@@ -117,7 +117,7 @@ comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, te
   'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than'
   ' `until` count as exported. Returns false if another session has recorded it.';
 
--- For COPY: in a select list these hand out row by row, and keep nothing in memory.
+-- For COPY: in a select list these functions return row by row and keep nothing in memory.
 -- holdfast: role owner
 create or replace function holdfast.export_finished(
   from_at timestamptz, until_at timestamptz, of_default boolean)

@@ -1,4 +1,4 @@
--- Keeping roles to queues. Only the owner may.
+-- Restrict roles to queues. Only the owner may.
 
 -- holdfast: role owner
 create or replace function holdfast.grant_queues(role text, queues text[])
@@ -72,7 +72,7 @@ begin
   select coalesce(array_agg(r.queues), '{}') into gone from revoked r;
   if revoke_queues.queues is not null and cardinality(gone) > 0
     and not exists (select from holdfast.access a where a.role_id = known) then
-    -- Without its last one it would see all of them: that must be what is meant.
+    -- Without its last queue the role would see all of them, so the caller must say that explicitly.
     perform holdfast.refuse_value(
       'queues', revoke_queues.queues::text,
         'these are all that the role is kept to: leave queues out to let it use every queue');

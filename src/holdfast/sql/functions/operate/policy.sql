@@ -1,6 +1,5 @@
--- How a task is retried, changed at run time; what is null is left to the queue
--- and the defaults. A policy that is declared in code gives way to one that an
--- operator has set.
+-- How a task is retried, changed at run time. A null leaves a value to the queue and the
+-- defaults. A policy that an operator has set wins over one that is declared in code.
 -- holdfast: role operator
 create or replace function holdfast.set_retry_policy(
   task text,
@@ -44,10 +43,10 @@ begin
           set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap,
             set_retry_policy.jitter))
   ) then
-    return; -- as at nearly every start of a worker: it waits for nobody then
+    return; -- the usual case when a worker starts: it then waits for nobody
   end if;
-  -- One change at a time, as in configure: all of them count in one row. A worker
-  -- that starts does not wait for who changes other settings.
+  -- One change at a time, as in configure(): all changes count in one row. A worker that starts
+  -- does not wait for changes of other settings.
   if not set_retry_policy.declared then
     perform from holdfast.queue q where q.name = '*' for update;
   end if;
@@ -76,7 +75,7 @@ comment on function holdfast.set_retry_policy(
   text, integer, interval, double precision, interval, double precision, boolean) is
   'Set how a task is retried from now on. With declared, only if no operator has set a policy.';
 
--- For a worker, that says what its code does, and may say no more.
+-- A worker may call this one only: it declares what its code says.
 -- holdfast: role worker operator
 create or replace function holdfast.declare_retry_policy(
   task text,
@@ -99,8 +98,8 @@ comment on function holdfast.declare_retry_policy(
   text, integer, interval, double precision, interval, double precision) is
   'Set how a task is retried, as its code says. A policy that an operator has set wins.';
 
--- Forget what was set: the task follows its queue and the default again, and a
--- worker that declares a policy may write it at its next start.
+-- The task follows its queue and the default again. A worker that declares a policy may write it
+-- at its next start.
 -- holdfast: role operator
 create or replace function holdfast.reset_retry_policy(task text)
 returns boolean
@@ -126,7 +125,7 @@ comment on function holdfast.reset_retry_policy(text) is
   'Remove the retry policy of a task, so that its queue and the default decide. Returns whether there was '
   'one.';
 
--- For the audit log, as configure has it: what is not the same, before and after.
+-- Return the differences, for the audit log, in the form that configure() writes.
 create or replace function holdfast.policy_changes(known holdfast.retry_policy, given holdfast.retry_policy)
 returns jsonb
 language sql stable
@@ -155,22 +154,24 @@ $$;
 comment on function holdfast.list_retry_policies() is
   'List the retry policies of tasks. A null is left to the queue and the default.';
 
--- What decides on max_attempts has changed: from now on no lane is believed.
+-- Count a change of what decides on max_attempts: from now on the value stored in lanes is not
+-- used.
 --
 --   a policy or a queue's setting changes    policy_watch counts it, in the same transaction
---   a lane is made, or upkeep comes by       it notes max_attempts and the count, by one snapshot
---   a job is enqueued                        the count is the same: as the lane says; else it is looked up
+--   a lane is made, or upkeep() runs         the lane stores max_attempts and the count, in one snapshot
+--   a job is enqueued                        if the count is the same, the lane's value is used;
+--                                            otherwise the policies are looked up
 --
--- So whoever sees a change sees that no lane has seen it, and a lane that is made by
--- a transaction that does not is no exception. To look it up in three tables would
--- take an eighth of the time of an enqueue.
+-- A transaction that sees a change also sees that no lane knows it. The same holds for a lane
+-- made by a transaction that does not see the change. Looking up three tables instead would take
+-- an eighth of the time of an enqueue.
 create or replace function holdfast.count_policy_change()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if old.max_attempts is distinct from new.max_attempts then -- one that is not there says nothing
+  if old.max_attempts is distinct from new.max_attempts then -- a policy that does not exist has no values
     update holdfast.policy_watch w set changes = w.changes + 1;
   end if;
   return null;
@@ -186,8 +187,8 @@ create or replace trigger queue_change_counts
 after insert or update or delete on holdfast.queue
 for each row execute function holdfast.count_policy_change();
 
--- Let the lanes know again how often their jobs are tried; also those that believe
--- something else, because a policy was changed past the triggers.
+-- Store again in each lane how often its jobs are tried. This also repairs lanes with another
+-- value, if a policy was changed without the triggers.
 create or replace function holdfast.settle_lanes()
 returns integer
 language plpgsql volatile
@@ -213,7 +214,7 @@ $$;
 comment on function holdfast.settle_lanes() is
   'Store in each lane how often its jobs are tried, if that has changed. Returns how many lanes changed.';
 
--- Asked for each job whose code declares how often it is tried.
+-- Called for each job whose code declares its max_attempts.
 create or replace function holdfast.is_operated(task text)
 returns boolean
 language plpgsql stable

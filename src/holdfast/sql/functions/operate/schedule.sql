@@ -60,10 +60,10 @@ begin
         'name', given.name, 'there is a schedule of this name; change it, or remove it first');
     end if;
     select s.* into known from holdfast.schedule s where s.name = given.name for update;
-    exit when found; -- else somebody has removed it just now
+    exit when found; -- otherwise another session has just removed it
   end loop;
   perform holdfast.check_queue(known.queue);
-  -- What an operator has made or changed is the operator's.
+  -- A schedule that an operator has made or changed belongs to the operator.
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
@@ -73,7 +73,7 @@ comment on function holdfast.add_schedule(
   'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or'
   ' changed it.';
 
--- For a worker, that says what its code does, and may say no more.
+-- A worker may call this one only: it declares what its code says.
 -- holdfast: role worker operator
 create or replace function holdfast.declare_schedule(
   name text,
@@ -105,8 +105,8 @@ comment on function holdfast.declare_schedule(
   'Run a task at regular times, as its code says. Keeps what an operator has made or changed. Returns its '
   'next time.';
 
--- Change what is given, and leave the rest. A paused schedule stays paused, and one
--- that code has declared is the operator's from now on.
+-- Values that are left out stay as they are. A paused schedule stays paused. A schedule that
+-- code has declared belongs to the operator from now on.
 -- holdfast: role operator
 create or replace function holdfast.change_schedule(
   name text,
@@ -170,7 +170,7 @@ comment on function holdfast.change_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
   'Change the given values of a schedule, from its next time on. Returns that time.';
 
--- Another expression, interval or zone starts anew from now; anything else keeps its next tick.
+-- A new expression, interval or zone starts from now. Any other change keeps the next tick.
 create or replace function holdfast.replace_schedule(known holdfast.schedule, given holdfast.schedule)
 returns timestamptz
 language plpgsql volatile
@@ -238,7 +238,7 @@ end
 $$;
 comment on function holdfast.check_schedule(holdfast.schedule) is 'Refuse a schedule that breaks the rules.';
 
--- Locked, for whoever changes it.
+-- Functions that change a schedule lock it here.
 create or replace function holdfast.known_schedule(name text)
 returns holdfast.schedule
 language plpgsql volatile
@@ -253,7 +253,7 @@ $$;
 comment on function holdfast.known_schedule(text) is
   'Lock and return a schedule by its name. Refuses a name that does not exist.';
 
--- As it is, for whoever only looks.
+-- Functions that only read a schedule call this one.
 create or replace function holdfast.seen_schedule(name text)
 returns holdfast.schedule
 language plpgsql stable
@@ -296,8 +296,7 @@ $$;
 comment on function holdfast.pause_schedule(text) is
   'Pause a schedule: its times pass without a job. Returns whether it was running.';
 
--- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
--- was owed before.
+-- Ticks that passed during the pause, or were due before it, are not made up for.
 -- holdfast: role operator
 create or replace function holdfast.resume_schedule(name text)
 returns boolean
@@ -343,8 +342,8 @@ $$;
 comment on function holdfast.remove_schedule(text) is
   'Remove a schedule and keep its jobs. Returns whether it existed.';
 
--- A job besides its times, which go on as they were; paused or not. It locks
--- nothing that the times wait for, unless they must not overlap with it.
+-- The times of the schedule continue unchanged, paused or not. Nothing is locked that the times
+-- wait for, unless runs must not overlap.
 -- holdfast: role operator
 create or replace function holdfast.run_schedule(name text)
 returns uuid
@@ -423,14 +422,14 @@ begin
       tick := holdfast.tick_after(given, tick);
     end loop;
   exception when sqlstate 'HF008' then
-    null; -- a zone that this server does not know any more; its row says so in `error`
+    null; -- this server no longer knows the zone; the row of the schedule says so in `error`
   end;
 end
 $$;
 comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is
   'Return the next times of a given schedule.';
 
--- The next tick after a time. Intervals are counted from when the schedule was made.
+-- Intervals count from the creation of the schedule.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
 returns timestamptz
 language sql stable
@@ -446,7 +445,7 @@ $$;
 comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is
   'Return the next time of a schedule after a given time.';
 
--- The last tick up to a time, given one before it: halved until a second is left.
+-- A binary search down to one second, from a time before the last tick.
 create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
 returns timestamptz
 language plpgsql stable
@@ -471,7 +470,7 @@ $$;
 comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
   'Return the last time of a schedule up to a given time, from its next one on.';
 
--- Whoever sleeps on the queue looks at the schedules anew as it wakes up.
+-- Workers that sleep on the queue look at the schedules when they wake up.
 create or replace function holdfast.wake_schedulers(queue text)
 returns void
 language sql volatile
