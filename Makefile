@@ -40,6 +40,7 @@ format: .venv  ## rewrite the files in the house style
 	$(BIN)/ruff format .
 
 reference: .venv  ## write the reference pages that are made from the code
+	$(BIN)/python docs/generate_rights.py
 	$(BIN)/python docs/generate_reference.py
 
 docs: .venv $(BIN)/zensical  ## build the documentation site; it opens from disk: build/site/index.html

@@ -49,7 +49,7 @@ GROUPS = {
     "Operating": "cancel cancel_many cancel_matching run_now reschedule pause resume",
     "Settings": "configure settings audit_log",
     "Retention": "list_partitions due_exports mark_exported export_finished export_event export_columns",
-    "Duties": "tick fire promote recover advance fold_stats upkeep sweep check_heads report_duty",
+    "Duties": "tick list_duties fire promote recover advance fold_stats upkeep sweep check_heads report_duty",
     "Retry policies": "set_retry_policy declare_retry_policy reset_retry_policy list_retry_policies "
     "retry_delay",
     "Dead letters": "list_dead replay replay_many purge purge_many give_up",

@@ -425,3 +425,34 @@ def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
     assert codes == [0, 0]
     assert said.count("worker.stopped") == 2
     assert ".broken" not in said, said
+
+
+@pytest.mark.parametrize("release", RELEASES[-1:])
+def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(release, empty_dsn, tmp_path, until):
+    """Workers of 0.2 call promote() and recover(), and rely on them for both."""
+    code = released.source(release, tmp_path)
+    if code is None:
+        pytest.skip(
+            f"NOT TESTED: this checkout lacks commit {released.commit(release)}: git fetch --unshallow"
+        )
+    released.install(release, empty_dsn)
+    (tmp_path / "app.py").write_text(APP)
+    worker = released.OldWorker(code, tmp_path, empty_dsn)
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+
+        def one(query: str) -> Any:
+            return connection.execute(query).fetchone()[0]
+
+        try:
+            until(lambda: one("select count(*) from holdfast.worker") == 1, say=lambda: worker.said)
+            _upgrade(connection, release)
+            connection.execute(
+                "select holdfast.add_schedule("
+                "name => 'often', task => 'flaky', every => '1 second', payload => '{\"number\": 1}')"
+            )
+            until(lambda: one("select count(*) from holdfast.finished") >= 2, say=lambda: worker.said)
+            folded = "select coalesce(sum(completed), 0) from holdfast.stat where span = 'minute'"
+            until(lambda: one(folded) >= 2, say=lambda: worker.said)
+            assert worker.lives
+        finally:
+            worker.end()

@@ -3,6 +3,8 @@
 import pytest
 from sessions import copied_database
 
+from holdfast.worker import duties
+
 DUTIES = ["fire", "promote", "recover", "advance", "fold_stats", "upkeep"]
 
 
@@ -17,6 +19,12 @@ def test_a_tick_runs_every_duty(sql, clock):
     clock.advance(minutes=2)
     assert sql.rows("tick") == [(duty, None) for duty in DUTIES]
     assert sql.state(due) == "pending"
+
+
+def test_a_worker_does_the_duties_that_the_database_lists(sql):
+    listed = {duty.name: duty.every.total_seconds() for duty in sql.rows("list_duties")}
+    assert listed == duties.SECONDS
+    assert [duty.name for duty in sql.rows("list_duties") if duty.in_tick] == DUTIES
 
 
 def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql, clock):
@@ -65,7 +73,8 @@ def test_no_duty_waits_for_ever(sql):
 def test_a_duty_that_breaks_leaves_the_work_of_the_others(sql, clock):
     due = sql.enqueue(delay="1 minute")
     clock.advance(minutes=2)
-    sql("create or replace function holdfast.recover(timeout interval default null) returns integer "
+    sql("create or replace function holdfast.recover("
+        "timeout interval default null, also_fold boolean default true) returns integer "
         "language plpgsql as $$ begin raise exception 'broken'; end $$")  # fmt: skip
     assert dict(sql.rows("tick")) == dict.fromkeys(DUTIES) | {"recover": "broken"}
     assert sql.state(due) == "pending"

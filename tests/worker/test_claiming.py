@@ -7,7 +7,7 @@ import time
 import pytest
 
 from holdfast import Context, Holdfast, JobState, calls
-from holdfast.worker import claimer
+from holdfast.worker import claimer, duties
 
 
 @pytest.fixture
@@ -281,7 +281,7 @@ def test_what_waits_behind_slow_jobs_is_given_back_for_others(
 
 
 def test_the_heads_follow_a_worker_that_claims_very_many(hf: Holdfast, drain, carried, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.runtime.ADVANCE_SECONDS", 3600)
+    monkeypatch.setitem(duties.SECONDS, "advance", 3600)
 
     @hf.task(name="noop")
     async def noop() -> None: ...

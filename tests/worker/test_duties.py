@@ -52,7 +52,7 @@ def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
             await timers.wait()
             if not hastens:  # what came while the last one was under way is looked at, all the same
                 assert await its.promote() == duties.PROMOTE_TOGETHER_SECONDS
-                assert await its.promote() == duties.PROMOTE_SECONDS
+                assert await its.promote() == duties.SECONDS["promote"]
             return its.promote_now.is_set()
 
     due(amount)

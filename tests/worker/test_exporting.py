@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import BadName, BadValue, Context, Holdfast, UnknownOption
+from holdfast.worker import duties
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work, until):
 
 
 def test_a_worker_clears_a_queue_that_keeps_nothing(hf: Holdfast, clock, work, until, ask, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.duties.SWEEP_SECONDS", 0.05)
+    monkeypatch.setitem(duties.SECONDS, "sweep", 0.05)
 
     @hf.task(name="a", queue="gone")
     async def a() -> int:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState, Retry
 from holdfast.database import Database
+from holdfast.worker import duties
 
 SOON = timedelta(seconds=3)  # a worker that hears looks every five seconds all the same
 
@@ -115,8 +116,7 @@ def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, a
 
 
 def test_delayed_jobs_start_on_time_without_busy_polling(work, noop, asleep, waited, carried, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.duties.PROMOTE_SECONDS", 60)
-    monkeypatch.setattr("holdfast.worker.runtime.PROMOTE_SECONDS", 60)
+    monkeypatch.setitem(duties.SECONDS, "promote", 60)
     work(poll_interval=60)
     asleep()
     before = carried["promote"]

@@ -43,6 +43,8 @@ from holdfast.calls.workers import (
     cancels as cancels,
     channel as channel,
     disown as disown,
+    fire as fire,
+    fold_stats as fold_stats,
     heartbeat as heartbeat,
     leave as leave,
     promote as promote,

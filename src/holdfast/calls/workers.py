@@ -59,21 +59,33 @@ def channel(queue: str) -> Call[str]:
 
 # Duties.
 
-_promote = function("promote", "amount integer")
-_recover = function("recover", "timeout interval")
+_fire = function("fire")
+_promote = function("promote", "amount integer, also_fire boolean")
+_recover = function("recover", "timeout interval, also_fold boolean")
+_fold_stats = function("fold_stats", "all_of_them boolean")
 _advance = function("advance")
 _upkeep = function("upkeep", "rest interval")
 _tick = function("tick")
 _report_duty = function("report_duty", "duty text, error text")
 
 
+def fire() -> Call[timedelta | None]:
+    """Fire the schedules that are due; return how long it is until the next one is due."""
+    return _fire.plain(one)
+
+
 def promote(amount: int = 2000) -> Call[timedelta | None]:
-    """Answers with how long it is until the next job is due."""
-    return _promote.plain(one, amount)
+    """Make due jobs pending; return how long it is until the next one is due."""
+    return _promote.plain(one, amount, False)
 
 
 def recover(timeout: timedelta | None = None) -> Call[int]:
-    return _recover.plain(one, None if timeout is None else interval(timeout))
+    return _recover.plain(one, None if timeout is None else interval(timeout), False)
+
+
+def fold_stats() -> Call[int]:
+    """Add up the statistics of the last minute; return how many reports were added."""
+    return _fold_stats.plain(one, False)
 
 
 def advance() -> Call[int]:

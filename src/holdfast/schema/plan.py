@@ -10,6 +10,8 @@ The first line of a file may declare something:
     -- holdfast: no transaction       (a migration) for `create index concurrently`; must be re-runnable
     -- holdfast: with functions       (a migration) in one transaction with all that follow and the functions:
                                       neither the old nor the new functions would work in between
+
+`-- holdfast: role worker` beside a function is no such declaration. It says which roles may call it.
 """
 
 import hashlib
@@ -59,7 +61,7 @@ class File:
 
     @property
     def declares(self) -> str:
-        found = re.match(r"-- holdfast:(.*)", self.text)
+        found = re.match(r"-- holdfast:(?! role )(.*)", self.text)
         return found[1].strip() if found else ""
 
     @property

@@ -45,6 +45,7 @@ def draining(options: Mapping[str, Any], stage: Stage | None = None) -> Steps[No
 
 
 def _promoting() -> Steps[None]:
-    wait = timedelta(0)
-    while wait is not None and wait <= timedelta(0):
-        wait = yield calls.promote()
+    for duty in (calls.fire, calls.promote):
+        wait = timedelta(0)
+        while wait is not None and wait <= timedelta(0):
+            wait = yield duty()

@@ -18,13 +18,18 @@ from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady
 
 T = TypeVar("T")
 
-ADVANCE_SECONDS = 0.25
+# How often a worker does each duty. A test compares this table with `holdfast.list_duties()`.
+SECONDS = {
+    "fire": 1.0,
+    "promote": 1.0,
+    "recover": 1.0,
+    "advance": 0.25,
+    "fold_stats": 1.0,
+    "upkeep": 60.0,
+    "sweep": 30.0,
+}
 # While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
 ADVANCE_JOBS = 4000
-PROMOTE_SECONDS = 1.0
-RECOVER_SECONDS = 1.0
-UPKEEP_SECONDS = 60.0
-SWEEP_SECONDS = 30.0
 # A call has its cost, so jobs that fall due within this time are promoted together.
 PROMOTE_TOGETHER_SECONDS = 0.01
 # A worker that has just started leaves the machine to its first jobs for this long.
@@ -55,12 +60,13 @@ class Duties:
         self._session = session
         self._due = due
         self._expects_urgent = expects_urgent
-        self.recover_seconds = min(RECOVER_SECONDS, lease_time / 6)
+        self.recover_seconds = min(SECONDS["recover"], lease_time / 6)
         self._until_due: float | None = None
         self._notified = False
         self._promote_amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
         self.promote_now = asyncio.Event()
+        self.fire_now = asyncio.Event()
         self._claimed = 0
         self._more_to_sweep = False
         self._failures: Counter[str] = Counter()
@@ -78,6 +84,7 @@ class Duties:
         Claims go first. Jobs that become pending send notifications too, so each promotion would trigger
         another one.
         """
+        asyncio.get_running_loop().call_later(PROMOTE_TOGETHER_SECONDS, self.fire_now.set)
         if self.is_behind:
             self._notified = True
         else:
@@ -88,6 +95,13 @@ class Duties:
         """Return whether more jobs are due than were promoted. Then the next promotion comes soon anyway."""
         return self._until_due is not None and self._until_due <= 0
 
+    async def fire(self) -> float:
+        """Fire the schedules that are due, and return when to look again."""
+        wait = await self._run_duty(calls.fire())
+        if wait is None:
+            return SECONDS["fire"]
+        return min(max(wait.total_seconds(), PROMOTE_TOGETHER_SECONDS), SECONDS["fire"])
+
     async def promote(self) -> float:
         expected = self._until_due
         begun = time.monotonic()
@@ -95,22 +109,23 @@ class Duties:
         self._promote_amount = min(self._promote_amount * 2, MOST_PROMOTED) if hurry else FIRST_PROMOTED
         wait = await self._run_duty(calls.promote(self._promote_amount))
         self._until_due = None if wait is None else wait.total_seconds()
-        if expected is not None and expected <= PROMOTE_SECONDS:
+        if expected is not None and expected <= SECONDS["promote"]:
             self._due()
         if self._notified and not self.is_behind:
             self._notified = False  # it may have come during the call
             return PROMOTE_TOGETHER_SECONDS
         match self._until_due:
             case None:
-                return PROMOTE_SECONDS
+                return SECONDS["promote"]
             case overdue if overdue <= 0:
                 return max(OVERDUE_SECONDS, time.monotonic() - begun)
             case soon:
-                return min(max(soon, PROMOTE_TOGETHER_SECONDS), PROMOTE_SECONDS)
+                return min(max(soon, PROMOTE_TOGETHER_SECONDS), SECONDS["promote"])
 
     async def promote_all(self, stop: asyncio.Event) -> None:
         """Promote everything that is due by now, without pauses, even jobs that other workers promote."""
         patient_until = time.monotonic() + PATIENCE
+        await self.fire()
         while not stop.is_set():
             try:
                 await self.promote()
@@ -133,21 +148,24 @@ class Duties:
         if amount:
             emit("jobs.recovered", jobs=amount)
 
+    async def fold_stats(self) -> None:
+        await self._run_duty(calls.fold_stats())
+
     async def advance(self) -> None:
         self._claimed = 0
         await self._run_duty(calls.advance())
 
     async def upkeep(self) -> float:
-        await self._run_duty(calls.upkeep(rest=timedelta(seconds=UPKEEP_SECONDS * 0.75)))
-        return UPKEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not run in step
+        await self._run_duty(calls.upkeep(rest=timedelta(seconds=SECONDS["upkeep"] * 0.75)))
+        return SECONDS["upkeep"] * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not run in step
 
     async def sweep(self) -> float:
         begun = time.monotonic()
-        rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SWEEP_SECONDS * 0.75)
+        rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SECONDS["sweep"] * 0.75)
         self._more_to_sweep = await self._run_duty(calls.retention.sweep(rest))
         if self._more_to_sweep:
             return 2 * (time.monotonic() - begun)  # a pause after each: others need the server too
-        return SWEEP_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311
+        return SECONDS["sweep"] * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def _run_duty(self, call: Call[T]) -> T:
         duty = call.function.name

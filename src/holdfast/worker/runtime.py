@@ -28,15 +28,7 @@ from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.values.job import Cancel, Released
 from holdfast.worker.claimer import Claimer
-from holdfast.worker.duties import (
-    ADVANCE_SECONDS,
-    CLEANUP_DELAY,
-    PROMOTE_SECONDS,
-    STARTUP_SECONDS,
-    SWEEP_SECONDS,
-    UPKEEP_SECONDS,
-    Duties,
-)
+from holdfast.worker.duties import CLEANUP_DELAY, SECONDS, STARTUP_SECONDS, Duties
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher, Settled
 from holdfast.worker.held import HeldJobs, Running
@@ -279,11 +271,13 @@ class Runtime:
         first, later = (0.0, 0.0) if drain else (STARTUP_SECONDS, CLEANUP_DELAY)
         steps = [
             every(1.0, self._claim, name="claimer", wake=self._claimer.wake),
-            every(PROMOTE_SECONDS, duties.promote, name="promote", wake=duties.promote_now),
+            every(SECONDS["fire"], duties.fire, name="fire", wake=duties.fire_now),
+            every(SECONDS["promote"], duties.promote, name="promote", wake=duties.promote_now),
             every(duties.recover_seconds, duties.recover, name="recover", first=first),
-            every(ADVANCE_SECONDS, duties.advance, name="advance", wake=duties.advance_now, first=first),
-            every(UPKEEP_SECONDS, duties.upkeep, name="upkeep", first=later),
-            every(SWEEP_SECONDS, duties.sweep, name="sweep", first=later),
+            every(SECONDS["advance"], duties.advance, name="advance", wake=duties.advance_now, first=first),
+            every(SECONDS["fold_stats"], duties.fold_stats, name="fold_stats", first=first),
+            every(SECONDS["upkeep"], duties.upkeep, name="upkeep", first=later),
+            every(SECONDS["sweep"], duties.sweep, name="sweep", first=later),
             every(0.0, self._register_again, name="register"),
         ]
         tasks = [group.create_task(step) for step in steps]

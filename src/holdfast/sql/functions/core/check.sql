@@ -1,5 +1,5 @@
--- The rules for what callers hand in. Each answers with nothing, or raises an
--- error that names the field, the limit and what to do.
+-- Check what callers hand in. Each function returns nothing, or raises an error that names the
+-- field, the limit and what to do.
 
 create or replace function holdfast.check_name(field text, value text)
 returns void
@@ -16,7 +16,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_name(text, text) is 'Refuse a queue, task or other name that breaks the rules.';
+comment on function holdfast.check_name(text, text) is
+  'Refuse a queue, task or other name that breaks the rules.';
 
 create or replace function holdfast.refuse_value(field text, value text, rule text)
 returns void
@@ -30,7 +31,8 @@ begin
     detail = jsonb_build_object('field', field, 'value', left(value, 120));
 end
 $$;
-comment on function holdfast.refuse_value(text, text, text) is 'Raise the error for a value outside its limits.';
+comment on function holdfast.refuse_value(text, text, text) is
+  'Raise the error for a value outside its limits.';
 
 create or replace function holdfast.check_priority(priority integer)
 returns void
@@ -56,10 +58,11 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_max_attempts(integer) is 'Refuse a number of attempts outside its range; null means the default.';
+comment on function holdfast.check_max_attempts(integer) is
+  'Refuse a number of attempts outside its range; null means the default.';
 
--- When a job is due: null for at once. A time far in the past is only late;
--- one more than a century ahead is a mistake, often milliseconds read as seconds.
+-- A time far in the past only means that the job is late. A time more than a century ahead is a
+-- mistake: often milliseconds that were read as seconds.
 create or replace function holdfast.due_time(run_at timestamptz, delay interval, now_at timestamptz)
 returns timestamptz
 language plpgsql immutable
@@ -81,10 +84,11 @@ begin
   return run_at;
 end
 $$;
-comment on function holdfast.due_time(timestamptz, interval, timestamptz) is 'The time at which a job is due, checked; null for at once.';
+comment on function holdfast.due_time(timestamptz, interval, timestamptz) is
+  'Return the checked time at which a job is due; null for at once.';
 
--- The size is that of the JSON text as claims hand it out. What is stored says
--- little about it: 1e100000 takes 16 bytes there and 100,001 as text.
+-- The size is that of the JSON text that a claim returns. The stored size says little about it:
+-- 1e100000 takes 16 bytes stored and 100,001 as text.
 create or replace function holdfast.refuse_payload(id uuid, payload jsonb, payload_limit integer)
 returns void
 language plpgsql immutable
@@ -100,11 +104,12 @@ begin
     hint = 'Store the data elsewhere (a table, a bucket) and put a reference to it into the payload.';
 end
 $$;
-comment on function holdfast.refuse_payload(uuid, jsonb, integer) is 'Raise the error for a payload whose JSON text is over the limit.';
+comment on function holdfast.refuse_payload(uuid, jsonb, integer) is
+  'Raise the error for a payload whose JSON text is over the limit.';
 
--- Headers travel with every claim, beside the payload and in addition to it. Some names are
--- our own: `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). Without a SET
--- clause, so that it becomes a part of the query that asks.
+-- Headers travel with every claim, in addition to the payload. Some names are reserved:
+-- `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
+-- that PostgreSQL inlines the function.
 create or replace function holdfast.are_headers(headers jsonb)
 returns boolean
 language sql immutable
@@ -114,7 +119,8 @@ as $$
     and not headers ?| '{resumes,schedule,tick}'
     and holdfast.is_readable(headers, headers::text)
 $$;
-comment on function holdfast.are_headers(jsonb) is 'Whether these are headers that a job may be enqueued with.';
+comment on function holdfast.are_headers(jsonb) is
+  'Return whether these are headers that a job may be enqueued with.';
 
 create or replace function holdfast.refuse_headers(headers jsonb)
 returns void
@@ -126,7 +132,8 @@ begin
     perform holdfast.refuse_value('headers', jsonb_typeof(headers), 'must be an object');
   elsif octet_length(headers::text) > 8192 then
     perform holdfast.refuse_value(
-      'headers', octet_length(headers::text) || ' bytes', 'may have 8192 bytes: put the rest into the payload');
+      'headers', octet_length(headers::text) || ' bytes',
+        'may have 8192 bytes: put the rest into the payload');
   end if;
   perform holdfast.refuse_value('headers', format('"%s"', k), 'this name is the queue''s own; take another')
   from jsonb_object_keys(headers) k
@@ -134,16 +141,15 @@ begin
   perform holdfast.check_json('headers', headers);
 end
 $$;
-comment on function holdfast.refuse_headers(jsonb) is 'Raise what is wrong with headers, if anything is.';
+comment on function holdfast.refuse_headers(jsonb) is 'Raise an error if headers break a rule.';
 
--- Whether Python can read a value again: one that it cannot would spoil every list in
--- which it stands. Its decoders give up at about 900 levels, depending on who calls them,
--- at a fraction that no double can hold, and at an integer of 4,300 digits. `said` is the
--- text of the value, which takes longer to write than all of this takes to look at it.
+-- A value that Python cannot read would break every list that contains it. Python's decoders
+-- give up at about 900 levels, at a fraction that no double can hold, and at an integer of
+-- 4,300 digits. `said` is the text of the value: converting it takes longer than this check.
 --
--- A text of fewer than 300 bytes has neither, so most values cost nothing more. To compare
--- each number would take several times what it takes to look for many digits first. Without
--- a SET clause, so that it becomes a part of the query that asks.
+-- A text of fewer than 300 bytes has neither, so most values cost nothing more. The search for
+-- many digits comes first, since comparing each number takes several times as long. There is no
+-- SET clause, so that PostgreSQL inlines the function.
 create or replace function holdfast.is_readable(value jsonb, said text)
 returns boolean
 language sql immutable
@@ -154,7 +160,8 @@ as $$
       or (said ~ '\d{40}' and holdfast.has_long_number(value))
     )
 $$;
-comment on function holdfast.is_readable(jsonb, text) is 'Whether a value has at most 200 levels, and no number that a double cannot hold.';
+comment on function holdfast.is_readable(jsonb, text) is
+  'Return whether a value has at most 200 levels and no number that a double cannot hold.';
 
 create or replace function holdfast.has_long_number(value jsonb)
 returns boolean
@@ -162,7 +169,8 @@ language sql immutable
 as $$
   select jsonb_path_exists(value, 'strict $.** ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)')
 $$;
-comment on function holdfast.has_long_number(jsonb) is 'Whether there is a number in a value that a double cannot hold.';
+comment on function holdfast.has_long_number(jsonb) is
+  'Return whether a value contains a number that a double cannot hold.';
 
 create or replace function holdfast.check_json(field text, value jsonb)
 returns void
@@ -183,10 +191,10 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python could not read again.';
+comment on function holdfast.check_json(text, jsonb) is 'Refuse a value that Python cannot read back.';
 
--- Claims and duties read what others committed a moment ago: under an older
--- snapshot a head could pass a job, so they refuse to run there.
+-- Claims and duties read what others committed a moment ago. Under an older snapshot a head
+-- could pass a job, so they refuse to run.
 create or replace function holdfast.check_isolation(verb text)
 returns void
 language plpgsql stable
@@ -196,10 +204,11 @@ begin
   if current_setting('transaction_isolation') <> 'read committed' then
     raise exception using
       errcode = 'HF009',
-      message = format('holdfast.%s cannot run in a %s transaction', verb, current_setting('transaction_isolation')),
+      message = format(
+        'holdfast.%s cannot run in a %s transaction', verb, current_setting('transaction_isolation')),
       detail = jsonb_build_object('level', current_setting('transaction_isolation')),
       hint = 'Call it in a transaction of its own at READ COMMITTED.';
   end if;
 end
 $$;
-comment on function holdfast.check_isolation(text) is 'Refuse any isolation level but read committed.';
+comment on function holdfast.check_isolation(text) is 'Refuse every isolation level except read committed.';

@@ -14,6 +14,7 @@
 -- A look into a lane costs 2 to 5 µs, and lanes that nobody asks for cost nothing. The
 -- plans are pinned: with a table that was never analyzed, or an eager JIT, a claim takes 4
 -- to 40 times as long.
+-- holdfast: role worker
 create or replace function holdfast.claim(
   worker uuid default null,
   lease uuid default null,
@@ -109,7 +110,8 @@ begin
 end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
-  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs above that '
+  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs'
+  ' above that '
   'priority. A missing worker id or lease is generated.';
 
 -- Claim level by level: the lanes of one priority and kind at a time, the most urgent first.
@@ -118,7 +120,8 @@ comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer)
 -- them, and takes what fits (take). The body is long on purpose: a function for the lock
 -- would have to return five values, two of them arrays, for each round.
 create or replace function holdfast.claim_by_level(
-  queues text[], tasks text[], above integer, amount integer, room bigint, worker uuid, lease uuid, now_at timestamptz
+  queues text[], tasks text[], above integer, amount integer, room bigint, worker uuid, lease uuid,
+    now_at timestamptz
 )
 returns setof holdfast.claimed_job
 language plpgsql volatile
@@ -184,7 +187,8 @@ begin
         where l.first <= cut
       ) k;
       if picked.is_mixed then -- each lane is in order, but not all of them together
-        picked.places := array(select k.place from unnest(picked.places, picked.seqs) k (place, seq) order by k.seq);
+        picked.places := array(
+          select k.place from unnest(picked.places, picked.seqs) k (place, seq) order by k.seq);
       end if;
       if picked.total > room_left then
         select f.amount, f.bytes into picked.amount, picked.total
@@ -234,10 +238,12 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.claim_by_level(text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
+comment on function holdfast.claim_by_level(
+  text[], text[], integer, integer, bigint, uuid, uuid, timestamptz) is
   'Claim many jobs, suspects, or jobs from several lanes; a part of claim().';
 
--- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the places given.
+-- Give the jobs at these places, which the caller has locked, to a worker. Return them in the order of the
+-- places given.
 --
 -- One TID scan finds all of them. A join by place would begin a scan for each job, and each
 -- scan asks the system how long the table is, which takes 1 µs. A TID scan returns rows in
@@ -267,12 +273,14 @@ begin
         attempt = j.attempt + 1,
         -- The job may have come, or fallen due, after this call read the clock. Its own time would
         -- be wrong if the clock was set back.
-        claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock() else now_at end,
+        claimed_at = case when greatest(j.run_at, j.created_at) > now_at then holdfast.clock()
+          else now_at end,
         changed_at = now_at
       where j.ctid = any(places)
       returning
         j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts,
-        take.queues[array_position(lanes, j.lane_id)], take.priority, is_suspect, j.worker_id, j.created_at, j.headers;
+        take.queues[array_position(lanes, j.lane_id)], take.priority, is_suspect, j.worker_id, j.created_at,
+          j.headers;
   else
     ranks := array(select u.n from unnest(places) with ordinality u (place, n) order by u.place);
     return query
@@ -302,19 +310,21 @@ begin
     cross join lateral (select l.task from holdfast.lane l where l.queue = q.name offset 0) l);
 end
 $$;
-comment on function holdfast.tasks_of(text[]) is 'Return the tasks of all lanes of some queues, or of every queue.';
+comment on function holdfast.tasks_of(text[]) is
+  'Return the tasks of all lanes of some queues, or of every queue.';
 
--- The lanes that have something to hand out, and where: what lies between the head and
--- the first job is walked over here, and not again. Without a SET clause, as the next
--- one, so that they become a part of the query that asks.
+-- Return the lanes that have work, each with the place of its first job. The entries between
+-- the head and that job are read here, and not again. This function and the next have no SET
+-- clause, so that PostgreSQL inlines them.
 create or replace function holdfast.lanes_at_work(queues text[], tasks text[], above integer)
 returns table (id integer, queue text, priority smallint, kind smallint, first bigint)
 language sql stable
 as $$
   select l.id, l.queue, l.priority, l.kind, first.seq
   from (
-    -- Either by an index: what is not asked for costs nothing, however many lanes others have.
-    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and l.queue = any(lanes_at_work.queues)
+    -- Both branches use an index, so the lanes of others cost nothing.
+    select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks)
+      and l.queue = any(lanes_at_work.queues)
     union all
     select l.* from holdfast.lane l where l.task = any(lanes_at_work.tasks) and lanes_at_work.queues is null
   ) l
@@ -330,15 +340,16 @@ as $$
   where (lanes_at_work.above is null or l.priority > lanes_at_work.above)
     and not exists (select from holdfast.queue q where q.name = l.queue and q.paused_at is not null)
 $$;
-comment on function holdfast.lanes_at_work(text[], text[], integer) is 'The lanes that have jobs to claim, and the place of the first one.';
+comment on function holdfast.lanes_at_work(text[], text[], integer) is
+  'Return the lanes that have jobs to claim, each with the place of the first one.';
 
--- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first
--- job of each; the largest place there is, if there are fewer jobs.
+-- Return the place up to which the `amount` oldest jobs of these lanes lie, given the first job
+-- of each lane. If there are fewer jobs, return the largest possible place.
 --
--- To look at that many jobs of each lane would cost more than the claim. So the first look
--- covers twice an even share. A lane that has this many jobs before the place found so far
--- may have more of them there, and is looked into further, until no lane can. Equal lanes
--- need one look. Where one lane holds all the oldest jobs, its own jobs are the answer.
+-- Reading that many jobs of each lane would cost more than the claim. So the first look covers
+-- twice an even share. A lane with that many jobs before the place found so far may have more
+-- of them there, and is read further, until no such lane is left. Equal lanes need one look. If
+-- one lane holds all the oldest jobs, its own jobs are the answer.
 create or replace function holdfast.reach(lanes integer[], firsts bigint[], amount integer)
 returns bigint
 language plpgsql volatile
@@ -351,7 +362,7 @@ declare
   cut bigint;
   glance integer;
 begin
-  -- At most this far: so many lanes have a job up to here, or the lane with the oldest job has so many.
+  -- An upper bound: `amount` lanes have a job up to here, or the lane with the oldest job has that many.
   with bound as materialized (
     select least(
       furthest,
@@ -414,7 +425,7 @@ begin
 end
 $$;
 comment on function holdfast.reach(integer[], bigint[], integer) is
-  'The place up to which the oldest jobs of several lanes lie, so many of them together.';
+  'Return the place up to which the oldest jobs of several lanes lie, for a given number of jobs.';
 
 create or replace function holdfast.attending(worker uuid, now_at timestamptz)
 returns setof boolean
@@ -427,24 +438,26 @@ as $$
     and w.left_at is null
     and w.heartbeat_at > now_at - w.lease_time / 3
 $$;
-comment on function holdfast.attending(uuid, timestamptz) is 'A row if a worker is known and was heard of lately.';
+comment on function holdfast.attending(uuid, timestamptz) is
+  'Return a row if a worker is known and sent a heartbeat recently.';
 
--- How large a payload may be when it is sent. How large one is that was compressed is
--- known to who unpacks it; the most that pglz and lz4 make out of a byte is 88 and 255.
--- Without a SET clause, so that it becomes a part of the query that asks.
+-- The exact size of a compressed payload is known only after unpacking it. At most, pglz makes
+-- 88 bytes of one byte, and lz4 255. There is no SET clause, so that PostgreSQL inlines the
+-- function.
 create or replace function holdfast.bytes_at_most(payload jsonb)
 returns integer
 language sql stable
 as $$
   select case
     when pg_column_compression(payload) is null then pg_column_size(payload)
-    else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer -- two of them have room in an integer
+    -- the sum of two still fits an integer
+    else least(255::bigint * pg_column_size(payload), 1023 * 1024 * 1024)::integer
   end
 $$;
-comment on function holdfast.bytes_at_most(jsonb) is 'How large a payload may be when it is sent, told without unpacking it.';
+comment on function holdfast.bytes_at_most(jsonb) is
+  'Return an upper bound of the size of a payload as it is sent, without unpacking it.';
 
--- How many of the jobs at these places have room together, and how large they are. No
--- more of them are unpacked than have room.
+-- Unpack no more payloads than fit.
 create or replace function holdfast.fitting(places tid[], room bigint)
 returns table (amount integer, bytes bigint)
 language plpgsql volatile
@@ -459,8 +472,11 @@ begin
   bytes := 0;
   foreach place in array places loop
     select
-      case when pg_column_compression(j.payload) is null then pg_column_size(j.payload) else octet_length(j.payload::text) end
-      + coalesce(case when pg_column_compression(j.headers) is null then pg_column_size(j.headers) else octet_length(j.headers::text) end, 0)
+      case when pg_column_compression(j.payload) is null then pg_column_size(j.payload)
+        else octet_length(j.payload::text) end
+      + coalesce(
+        case when pg_column_compression(j.headers) is null then pg_column_size(j.headers)
+        else octet_length(j.headers::text) end, 0)
     into size
     from holdfast.live j
     where j.ctid = place;
@@ -471,9 +487,11 @@ begin
   return next;
 end
 $$;
-comment on function holdfast.fitting(tid[], bigint) is 'How many of the first jobs have payloads that have room together, and how large these are.';
+comment on function holdfast.fitting(tid[], bigint) is
+  'Return how many of the first jobs fit together, and how many bytes they have.';
 
--- What a claim took, for a caller whose reply was lost on the way.
+-- A caller whose claim's reply was lost asks for it here.
+-- holdfast: role worker
 create or replace function holdfast.claimed(worker uuid, lease uuid)
 returns setof holdfast.claimed_job
 language sql stable security definer
@@ -493,4 +511,5 @@ as $$
     and j.lease = claimed.lease
   order by l.priority desc, l.kind desc, j.seq
 $$;
-comment on function holdfast.claimed(uuid, uuid) is 'The jobs that this worker holds under this lease: ask after a claim whose reply was lost.';
+comment on function holdfast.claimed(uuid, uuid) is
+  'Return the jobs that a worker holds under a lease. Call it after a claim whose reply was lost.';

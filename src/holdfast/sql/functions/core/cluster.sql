@@ -33,8 +33,8 @@ returns timestamptz
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  -- If one process crashes, the postmaster restarts all others, but not itself. The crash resets these statistics.
-  -- A DBA may reset them too: that costs one more comparison.
+  -- If one process crashes, the postmaster restarts all others, but not itself. The crash resets these
+  -- statistics. A DBA may reset them too: that costs one more comparison.
   select greatest(
     pg_postmaster_start_time(),
     least(pg_stat_get_bgwriter_stat_reset_time(), (select a.stats_reset from pg_stat_get_archiver() a)))
@@ -49,13 +49,14 @@ set search_path = pg_catalog, pg_temp
 as $$
 begin
   return concat_ws('/',
-    (select c.system_identifier from pg_control_system() c), left(pg_walfile_name(pg_current_wal_insert_lsn()), 8));
+    (select c.system_identifier from pg_control_system() c),
+      left(pg_walfile_name(pg_current_wal_insert_lsn()), 8));
 exception when insufficient_privilege then
   return null;
 end
 $$;
 comment on function holdfast.cluster_mark() is
-  'The system identifier and the timeline of this cluster; null if the owner may not read them.';
+  'Return the system identifier and the timeline of this cluster; null if the owner may not read them.';
 
 create or replace function holdfast.cluster_shift(epoch integer, mark text)
 returns bigint
@@ -67,7 +68,8 @@ as $$
     else (epoch::bigint << 52) + (('x' || left(md5(coalesce(mark, '')), 3))::bit(12)::bigint << 40)
   end
 $$;
-comment on function holdfast.cluster_shift(integer, text) is 'Return what a new epoch adds to the transaction numbers of a cluster.';
+comment on function holdfast.cluster_shift(integer, text) is
+  'Return what a new epoch adds to the transaction numbers of a cluster.';
 
 -- Compare the stored row with this cluster and return the row as it should be. If the mark
 -- is not stored, or cannot be read, the database has moved if events carry numbers that this
@@ -166,7 +168,8 @@ begin
         perform setval('holdfast.event_seq', nextval('holdfast.event_seq') + 4294967296);
       end if;
       if compared.epoch > known.epoch then
-        perform holdfast.note('repair', 'events', jsonb_build_object('epoch', compared.epoch, 'cluster', compared.mark));
+        perform holdfast.note(
+          'repair', 'events', jsonb_build_object('epoch', compared.epoch, 'cluster', compared.mark));
       end if;
     end if;
   end if;
@@ -183,7 +186,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select (number::text::bigint + shift)::text::xid8
 $$;
-comment on function holdfast.shifted(xid8, bigint) is 'A transaction number plus the shift of its cluster.';
+comment on function holdfast.shifted(xid8, bigint) is
+  'Add the shift of a cluster to its transaction numbers.';
 
 create or replace function holdfast.shifted(seen pg_snapshot, shift bigint)
 returns pg_snapshot
@@ -193,9 +197,11 @@ as $$
   select case
     when shift = 0 then seen
     else format(
-      '%s:%s:%s', holdfast.shifted(pg_snapshot_xmin(seen), shift), holdfast.shifted(pg_snapshot_xmax(seen), shift),
+      '%s:%s:%s', holdfast.shifted(pg_snapshot_xmin(seen), shift),
+        holdfast.shifted(pg_snapshot_xmax(seen), shift),
       (select string_agg(holdfast.shifted(x, shift)::text, ',' order by x) from pg_snapshot_xip(seen) x)
     )::pg_snapshot
   end
 $$;
-comment on function holdfast.shifted(pg_snapshot, bigint) is 'A snapshot whose numbers are moved by the shift of their cluster.';
+comment on function holdfast.shifted(pg_snapshot, bigint) is
+  'Add the shift of a cluster to its transaction numbers.';

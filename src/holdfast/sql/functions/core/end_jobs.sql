@@ -31,7 +31,8 @@ begin
   counted as (
     insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
     select
-      now_at, end_jobs.outcome, array_agg(c.lane_id), array_agg(4095), array_agg(c.jobs), array_agg(0), array_agg(0)
+      now_at, end_jobs.outcome, array_agg(c.lane_id), array_agg(4095), array_agg(c.jobs), array_agg(0),
+        array_agg(0)
     from (select e.lane_id, count(*) as jobs from ended e group by 1) c
     having count(*) > 0
   ),
@@ -41,14 +42,16 @@ begin
       run_at, created_at, claimed_at, started_at, died_at, duration
     )
     select
-      e.id, e.queue, e.priority, e.task, e.payload, e.headers, e.attempt, e.max_attempts, e.worker_id, e.its_lease,
+      e.id, e.queue, e.priority, e.task, e.payload, e.headers, e.attempt, e.max_attempts, e.worker_id,
+        e.its_lease,
       e.error, e.run_at, e.created_at, e.claimed_at, e.started_at, now_at, e.duration
     from ended e
     where end_jobs.outcome = 'dead'
     on conflict (id) do update set
       (queue, priority, task, payload, headers, attempt, max_attempts, worker_id, lease, last_error,
         run_at, created_at, claimed_at, started_at, died_at, duration)
-      = (excluded.queue, excluded.priority, excluded.task, excluded.payload, excluded.headers, excluded.attempt,
+      = (excluded.queue, excluded.priority, excluded.task, excluded.payload, excluded.headers,
+        excluded.attempt,
         excluded.max_attempts, excluded.worker_id, excluded.lease, excluded.last_error, excluded.run_at,
         excluded.created_at, excluded.claimed_at, excluded.started_at, excluded.died_at, excluded.duration)
   ),
@@ -58,7 +61,8 @@ begin
       run_at, created_at, claimed_at, started_at, finished_at, duration
     )
     select
-      e.id, e.queue, e.priority, e.task, e.payload, e.headers, 'cancelled', e.attempt, e.max_attempts, e.worker_id,
+      e.id, e.queue, e.priority, e.task, e.payload, e.headers, 'cancelled', e.attempt, e.max_attempts,
+        e.worker_id,
       e.its_lease, e.error, e.run_at, e.created_at, e.claimed_at, e.started_at, now_at, e.duration
     from ended e
     where end_jobs.outcome = 'cancelled'
@@ -72,7 +76,8 @@ begin
 end
 $$;
 comment on function holdfast.end_jobs(text, uuid[], text[], timestamptz) is
-  'Move live jobs to the dead letters (dead) or to the finished ones (cancelled). Returns how many were moved.';
+  'Move live jobs to the dead letters (dead) or to the finished ones (cancelled). Returns how many were '
+  'moved.';
 
 create or replace function holdfast.death_details(ids uuid[], errors text[])
 returns jsonb[]
@@ -82,7 +87,8 @@ as $$
 begin
   return array(
     select jsonb_strip_nulls(jsonb_build_object(
-      'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step', x.step))
+      'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step',
+        x.step))
     from unnest(ids, errors) with ordinality e (id, error, n)
     left join lateral (select j.last_error from holdfast.live j where j.id = e.id offset 0) j on true
     left join lateral (select x.* from holdfast.running x where x.job_id = e.id offset 0) x on true

@@ -1,15 +1,14 @@
 -- holdfast: after step, cluster
 -- The log of a job: what happened to it, and what its handler published.
 --
--- Our own events begin with `job.`: failed, dead, cancelled, cancel_requested,
--- snoozed, interrupted, recovered, replayed, step; completed only for a job that has
--- other events, because most jobs do nothing but complete, and `finished` says so.
+-- Holdfast's own events begin with `job.`: failed, dead, cancelled, cancel_requested, snoozed,
+-- interrupted, recovered, replayed, step. A job gets `job.completed` only if it has other
+-- events, because most jobs only complete, and `finished` records that.
 
--- Write events of jobs, in the order given, each with its queue, task and attempt.
--- First the counters, in the order of ids: their rows are held until the commit, so
--- the events of one job become visible in the order of their ids, and a reader that
--- has seen one has seen all before it. Of what is more than `most`, only the number
--- is kept.
+-- Write events of jobs in the order given, each with its queue, task and attempt. The counters
+-- come first, in the order of ids. Their rows are locked until the commit, so the events of one
+-- job become visible in the order of their ids: a reader that sees one has seen all before it.
+-- Of events beyond `most`, only the number is kept.
 create or replace function holdfast.log_events(
   ids uuid[],
   queues text[],
@@ -50,7 +49,8 @@ begin
   select e.id, e.queue, e.task, e.attempt, e.name, e.data, now_at, number
   from (
     select e.*, row_number() over (partition by e.id order by e.n desc) as from_last
-    from unnest(ids, queues, tasks, attempts, names, datas) with ordinality e (id, queue, task, attempt, name, data, n)
+    from unnest(ids, queues, tasks, attempts, names, datas) with ordinality e (
+      id, queue, task, attempt, name, data, n)
   ) e
   where full_ids is null
     or e.id <> all(full_ids)
@@ -58,10 +58,11 @@ begin
   order by e.n;
 end
 $$;
-comment on function holdfast.log_events(uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
+comment on function holdfast.log_events(
+  uuid[], text[], text[], integer[], text[], jsonb[], timestamptz, integer) is
   'Write events of jobs in the order given.';
 
--- The same for one event each of jobs that are still there.
+-- Write one event for each of these jobs that still exist.
 create or replace function holdfast.log_live(ids uuid[], name text, datas jsonb[], now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -75,14 +76,18 @@ as $$
 begin
   if cardinality(ids) > 0 then
     perform holdfast.log_events(
-      array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name), array_agg(i.data), now_at)
+      array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name),
+        array_agg(i.data), now_at)
     from unnest(ids, datas) i (id, data)
-    cross join lateral (select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
+    cross
+      join lateral (
+      select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
     join holdfast.lane l on l.id = j.lane_id;
   end if;
 end
 $$;
-comment on function holdfast.log_live(uuid[], text, jsonb[], timestamptz) is 'Write an event of each of these live jobs.';
+comment on function holdfast.log_live(uuid[], text, jsonb[], timestamptz) is
+  'Write an event for each of these live jobs.';
 
 create or replace function holdfast.check_event(name text, data jsonb)
 returns void
@@ -102,9 +107,11 @@ begin
   perform holdfast.check_json('data', data);
 end
 $$;
-comment on function holdfast.check_event(text, jsonb) is 'Refuse an event with a name that is not allowed, or with too much data.';
+comment on function holdfast.check_event(text, jsonb) is
+  'Refuse an event with a name that is not allowed, or with too much data.';
 
--- Publish an event of a running job, under its lease.
+-- Publish an event of a running job under its lease.
+-- holdfast: role worker
 create or replace function holdfast.publish(id uuid, lease uuid, name text, data jsonb default null)
 returns void
 language plpgsql volatile security definer
@@ -120,14 +127,17 @@ begin
   perform holdfast.log_live(array[publish.id], publish.name, array[publish.data], holdfast.clock());
 end
 $$;
-comment on function holdfast.publish(uuid, uuid, text, jsonb) is 'Publish an event of a running job under its lease.';
+comment on function holdfast.publish(uuid, uuid, text, jsonb) is
+  'Publish an event of a running job under its lease.';
 
--- The same for many, as a worker flushes them. Its events of one lease are
--- numbered, so that what is sent again after a lost reply is written once. Returns
--- the jobs that are no longer held; with `skip_locked` also those that another
--- transaction has locked, of which nothing was written.
+-- Publish many events, as a worker flushes them. A worker numbers the events of a lease, so a
+-- batch that is sent again after a lost reply is written once. Return the jobs that are no
+-- longer held. With `skip_locked`, also return the jobs that another transaction has locked;
+-- nothing was written for them.
+-- holdfast: role worker
 create or replace function holdfast.publish_many(
-  ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[], skip_locked boolean default false)
+  ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[],
+    skip_locked boolean default false)
 returns table (publish_many uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -150,17 +160,21 @@ begin
   from (select distinct r.id, r.lease from unnest(ids, leases) r (id, lease)) d;
   select coalesce(array_agg(s.start), '{}'), array_agg(s.locked) into others, are_locked
   from holdfast.start(jobs, job_leases, skip_locked => publish_many.skip_locked) s;
-  -- Whoever publishes for the same job at the same time waits here.
+  -- Another session that publishes for the same job waits here.
   select array_agg(x.job_id), array_agg(x.published) into held, published
   from (
     select x.job_id, x.published
-    from (select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(others) order by r.id offset 0) r
+    from (
+      select r.id, r.lease from unnest(jobs, job_leases) r (id, lease) where r.id <> all(others)
+      order by r.id offset 0) r
     cross join lateral (
-      select x.job_id, x.published from holdfast.running x where x.job_id = r.id and x.lease = r.lease for update
+      select x.job_id, x.published from holdfast.running x where x.job_id = r.id
+        and x.lease = r.lease for update
     ) x
   ) x;
   perform holdfast.log_events(
-    array_agg(e.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(e.name), array_agg(e.data),
+    array_agg(e.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(e.name),
+      array_agg(e.data),
     holdfast.clock(), 10000)
   from (
     select e.id, e.name, e.data
@@ -181,15 +195,18 @@ begin
 end
 $$;
 comment on function holdfast.publish_many(uuid[], uuid[], integer[], text[], jsonb[], boolean) is
-  'Publish numbered events of running jobs; returns the jobs that are no longer held, and with skip_locked those that another transaction has locked.';
+  'Publish numbered events of running jobs. Returns the jobs that are no longer held, and with skip_locked '
+  'also those that another transaction has locked.';
 
--- Reading. A cursor says what was seen: for one job the id of its last event; for a
--- queue, or all of them, a snapshot, because transactions may commit late. What is
--- new is what is visible now and was not then: written by a transaction that was
--- open then, or came after. A cursor `old/new/id` is in the middle of that: between
--- these two snapshots, up to this event. So whoever goes on after any event misses
--- none, sees none twice, and waits for nobody's transaction. The numbers in a snapshot
--- and in the column xid grow from one cluster to the next: see cluster.sql.
+-- Read events. A cursor says what a reader has seen. For one job it is the id of the last
+-- event. For a queue, or all queues, it is a snapshot, because transactions may commit late.
+--
+-- New events are those that are visible now and were not visible then: their transaction was
+-- open then, or began later. A cursor `old/new/id` lies in the middle of such a batch: between
+-- these two snapshots, up to this event. So a reader that continues after any event sees every
+-- event once and waits for no transaction. The numbers in a snapshot and in the column xid grow
+-- from one cluster to the next: see cluster.sql.
+-- holdfast: role viewer
 create or replace function holdfast.read_events(
   job_id uuid default null,
   queue text default null,
@@ -221,7 +238,8 @@ begin
       perform holdfast.refuse_value('after', read_events.after, 'is not a cursor of one job''s events');
     end if;
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, e.id::text
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at,
+        e.id::text
       from holdfast.event e
       where e.job_id = read_events.job_id
         and (everything or e.queue = any((select holdfast.queues_in_reach())::text[]))
@@ -246,16 +264,22 @@ begin
     end if;
   exception when invalid_text_representation or numeric_value_out_of_range then
     perform holdfast.refuse_value(
-      'after', read_events.after, 'is not a cursor of the events of a queue, or of all; those of a job have their own');
+      'after', read_events.after,
+        'is not a cursor of the events of a queue, or of all; those of a job have their own');
   end;
   if greatest(pg_snapshot_xmax(old_seen), pg_snapshot_xmax(new_seen)) > pg_snapshot_xmax(now_seen) then
-    perform holdfast.refuse_value('after', read_events.after, 'is a cursor of another server: begin with after => null for all events that are kept, or with holdfast.event_cursor() for those to come');
+    perform holdfast.refuse_value(
+      'after', read_events.after,
+      'is a cursor of another server: begin with after => null for all events that are kept, or with '
+      'holdfast.event_cursor() for those to come');
   end if;
 
   loop
     return query
-      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at, concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
-      from holdfast.events_between(read_events.queue, old_seen, new_seen, from_id, read_events.amount - found_rows) e
+      select e.id, e.job_id, e.queue, e.task, e.name, e.attempt, holdfast.event_as_seen(e, in_full), e.at,
+        concat_ws('/', coalesce(old_seen::text, ''), new_seen, e.id)
+      from holdfast.events_between(
+        read_events.queue, old_seen, new_seen, from_id, read_events.amount - found_rows) e
       order by e.id;
     get diagnostics found_rows = row_count;
     exit when new_seen::text = now_seen::text or found_rows >= read_events.amount;
@@ -266,22 +290,26 @@ begin
 end
 $$;
 comment on function holdfast.read_events(uuid, text, text, integer) is
-  'The events of a job, a queue or all, after a cursor, in order; each with the cursor to go on after it.';
+  'Return the events of a job, a queue or all queues after a cursor, in order, each with the cursor behind '
+  'it.';
 
--- Handlers publish what they like, also what they were told in confidence.
+-- Handlers publish what they like, even confidential values.
 create or replace function holdfast.event_as_seen(given holdfast.event, in_full boolean)
 returns jsonb
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select case when given.data is not null then
-    holdfast.as_seen(given.data, given.queue, (select f.payload from holdfast.found_job(given.job_id) f), in_full)
+    holdfast.as_seen(
+      given.data, given.queue, (select f.payload from holdfast.found_job(given.job_id) f), in_full)
   end
 $$;
-comment on function holdfast.event_as_seen(holdfast.event, boolean) is 'The data of an event as whoever asks may see it.';
+comment on function holdfast.event_as_seen(holdfast.event, boolean) is
+  'Return the data of an event as the caller may see it.';
 
--- What is visible now. What this transaction itself has written is not yet, nor on a
--- standby what comes after the oldest open transaction: it does not know which are.
+-- Return what is visible now, without what this transaction itself has written. On a standby,
+-- also without all numbers after the oldest open transaction, since it does not know which
+-- later ones are open.
 create or replace function holdfast.seen_now()
 returns pg_snapshot
 language sql stable
@@ -292,15 +320,18 @@ as $$
     when o.own is null or o.own >= pg_snapshot_xmax(s.seen) then s.seen
     else format(
       '%s:%s:%s', least(pg_snapshot_xmin(s.seen), o.own), pg_snapshot_xmax(s.seen),
-      (select string_agg(x.xid::text, ',' order by x.xid) from (select pg_snapshot_xip(s.seen) as xid union select o.own) x)
+      (select string_agg(x.xid::text, ',' order by x.xid)
+        from (select pg_snapshot_xip(s.seen) as xid union select o.own) x)
     )::pg_snapshot
   end, (select holdfast.xid_shift()))
   from (select pg_current_snapshot() as seen) s, (select pg_current_xact_id_if_assigned() as own) o
 $$;
-comment on function holdfast.seen_now() is 'The snapshot of this moment, without what this transaction itself has written.';
+comment on function holdfast.seen_now() is
+  'Return the current snapshot, without what this transaction has written.';
 
--- The events that the one snapshot did not show and the other does, by id.
-create or replace function holdfast.events_between(queue text, old_seen pg_snapshot, new_seen pg_snapshot, from_id bigint, amount bigint)
+-- The events that the first snapshot did not show and the second does, by id.
+create or replace function holdfast.events_between(
+  queue text, old_seen pg_snapshot, new_seen pg_snapshot, from_id bigint, amount bigint)
 returns setof holdfast.event
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -325,7 +356,7 @@ begin
     return query
       select e.*
       from (
-        -- By itself, or the planner may rather walk along the ids, from the first.
+        -- Kept apart, or the planner may read along the ids from the first one.
         select e.*
         from holdfast.event e
         where (e.xid >= pg_snapshot_xmax(old_seen) or e.xid = any(array(select pg_snapshot_xip(old_seen))))
@@ -341,9 +372,10 @@ begin
 end
 $$;
 comment on function holdfast.events_between(text, pg_snapshot, pg_snapshot, bigint, bigint) is
-  'The events that the one snapshot did not show and the other does.';
+  'Return the events that are visible in the second snapshot and not in the first.';
 
--- The cursor of this moment: for who wants to hear of what comes, and not of what was.
+-- Return the current cursor, for a reader that wants only later events.
+-- holdfast: role viewer
 create or replace function holdfast.event_cursor(job_id uuid default null)
 returns text
 language sql stable security definer
@@ -354,4 +386,5 @@ as $$
     else coalesce((select max(e.id) from holdfast.event e where e.job_id = event_cursor.job_id), 0)::text
   end
 $$;
-comment on function holdfast.event_cursor(uuid) is 'The cursor of this moment in the events of a job, or else of a queue or all.';
+comment on function holdfast.event_cursor(uuid) is
+  'Return the current cursor in the events of a job, a queue or all queues.';

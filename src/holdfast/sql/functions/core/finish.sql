@@ -1,25 +1,24 @@
--- Report what became of many jobs in one statement.
+-- Report the outcomes of many jobs in one statement.
 --
--- Outcomes: completed (with a result), cancelled, failed (retried by the
--- policy, or after `delays`, or not at all where `retries` is false), snoozed
--- (back after `delays`, no attempt used up), released (never started: back at
--- once, the attempt refunded), interrupted (cut off: back at once, counted).
--- Arrays are as long as `ids`, or null; outcomes default to completed, and one
--- lease may stand for all.
+-- Outcomes: completed (with a result), cancelled, failed (retried by the policy, or after
+-- `delays`, or not at all if `retries` is false), snoozed (back after `delays`, no attempt used
+-- up), released (never started: back at once, the attempt refunded), interrupted (back at once,
+-- the attempt counted). Arrays are as long as `ids`, or null. Outcomes default to completed,
+-- and one lease may stand for all.
 --
--- A report counts only under the lease of the current claim. Returned are the
--- refused ones, each with its SQLSTATE; a report that is only repeated, because
--- the reply to the first was lost, counts as accepted.
+-- A report counts only under the lease of the current claim. Refused reports are returned, each
+-- with its SQLSTATE. A report that is repeated, because the reply to the first was lost, counts
+-- as accepted.
 --
--- With `skip_locked` it does not wait for jobs that another transaction has locked,
--- such as an open cancel: it leaves the job as it is and returns it as 55P03. Report
--- on that job again a little later. Set a `lock_timeout` too, for a lock that is taken
--- while the function runs.
+-- With `skip_locked` the call does not wait for jobs that another transaction has locked, such
+-- as an open cancel. It leaves such a job as it is and returns it as 55P03; report on it again
+-- a little later. Set a `lock_timeout` too, for a lock that is taken while the function runs.
 --
 -- Lock order: rows of `live` by id, then everything that hangs on them.
 --
 -- The body is long on purpose: each step that is a function of its own would cost a single
 -- report 5 to 10 µs of 170. What only some reports need is in functions.
+-- holdfast: role worker
 create or replace function holdfast.finish(
   ids uuid[],
   leases uuid[],
@@ -65,22 +64,22 @@ begin
   end if;
   perform holdfast.check_reports(ids, leases, outcomes);
   if results is not null then
-    perform holdfast.check_json('result', r) from unnest(results) r where not holdfast.is_readable(r, r::text);
+    perform holdfast.check_json('result', r) from unnest(results) r
+      where not holdfast.is_readable(r, r::text);
   end if;
   shown := leases;
 
-  -- Ends that are all good are written without a lock beforehand, if the ids are
-  -- sorted: the rows are then locked in that order as they go. Where one changes
-  -- under our hands, or other statements follow, everything is locked first, in
-  -- the order of ids, and read once the locks are held.
+  -- If all outcomes are good and the ids are sorted, the rows are written without a lock
+  -- beforehand: the delete locks them in that order. If a row changes meanwhile, or other
+  -- statements follow, all rows are locked first, in the order of ids, and read under the locks.
   --
-  -- With skip_locked, the rows are also locked first if a transaction has touched one
-  -- of them since its claim: that transaction may still be open. (To lock all of them
-  -- always costs 0.7 us a job of 6.3.) If a row is locked between the look and the
-  -- write, this call waits for it up to its lock_timeout, and fails.
+  -- With skip_locked, the rows are also locked first if a transaction has touched one of them
+  -- since its claim, because that transaction may still be open. (Always locking them would cost
+  -- 0.7 µs a job of 6.3.) If a row is locked between the look and the write, this call waits for
+  -- it up to its lock_timeout, and fails.
   loop
     if locked and skip_locked then
-      -- Lock and read at once: what others have locked is not among what is found.
+      -- Lock and read at once, so that the result lacks the jobs that others have locked.
       select
         array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
         array_agg(k.id) filter (where k.came_back) as came_back, false as touched
@@ -95,7 +94,7 @@ begin
       ) k;
     else
       if locked then
-        -- Not those that others hold by now: their report would make this one wait.
+        -- Skip jobs that another claim holds by now: this call would wait for their reports.
         perform
         from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
         cross join lateral (
@@ -122,14 +121,15 @@ begin
     maybe := maybe || coalesce(found.came_back, '{}');
     lowest := least(lowest, found.ids[1]);
     highest := greatest(highest, found.ids[cardinality(found.ids)]);
-    if found.ids = ids then -- so they are sorted, and none is there twice
+    if found.ids = ids then -- so they are sorted and distinct
       places := found.places;
     elsif locked then
       perform holdfast.refuse_doubles(ids);
       places := array(
-        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n) order by i.n
+        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n)
+          order by i.n
       );
-      if skip_locked then -- nothing below may take a skipped job for one of ours
+      if skip_locked then -- nothing below may take a skipped job for an accepted one
         leases := array(
           select case when r.place is not null or r.id = any(ended) then r.lease end
           from unnest(ids, leases, places) with ordinality r (id, lease, place, n)
@@ -140,54 +140,65 @@ begin
       locked := true;
       continue;
     end if;
-    -- Their lanes once, not for each job: as long as anyone holds an old snapshot,
-    -- a look-up walks over a version for each move of the head.
-    select array_agg(l.id) as ids, array_agg(l.queue) as queues, array_agg(l.priority) as priorities into lanes
+    -- Look up each lane once instead of once a job. While anyone holds an old snapshot, a look-up
+    -- walks over one row version for each move of the head.
+    select array_agg(l.id) as ids, array_agg(l.queue) as queues,
+      array_agg(l.priority) as priorities into lanes
     from holdfast.lane l
     where l.id = any(found.lanes);
-    now_at := holdfast.clock(); -- only now: whoever waits for a lock may wait for long
+    now_at := holdfast.clock(); -- only now: the wait for a lock may have been long
     begun_at := coalesce(begun_at, now_at);
     started := exists (select from holdfast.running x where x.job_id = any(ids));
 
     with gone as (
       delete from holdfast.live j
-      using unnest(ids, leases, places, outcomes, results, errors, durations) r (id, lease, place, outcome, result, error, duration)
+      using unnest(ids, leases, places, outcomes, results, errors, durations) r (
+        id, lease, place, outcome, result, error, duration)
       where j.ctid = r.place
         and j.id = r.id
         and j.lease = r.lease
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
       returning
-        j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at, j.created_at, j.claimed_at,
+        j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at,
+          j.created_at, j.claimed_at,
         coalesce(r.outcome, 'completed') as outcome, r.result, coalesce(r.error, j.last_error) as last_error,
         array_position(lanes.ids, j.lane_id) as lane,
-        -- Never before the claim, nor after now: the worker's measure is its own.
+        -- Not before the claim and not after now: the worker measured by its own clock.
         greatest(
           coalesce(
-            case when started then (select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
-            now_at - case when r.duration is not null then least(greatest(r.duration, 0), 1e9) end * interval '1 second',
+            case when started
+              then (
+              select x.started_at from holdfast.running x where x.job_id = j.id and x.lease = j.lease) end,
+            now_at - case when r.duration is not null
+              then least(greatest(r.duration, 0), 1e9) end * interval '1 second',
             j.claimed_at),
           j.claimed_at) as started_at,
         date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)) as waited
     ),
     kept as (
       insert into holdfast.finished (
-        id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result, last_error,
+        id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result,
+          last_error,
         run_at, created_at, claimed_at, started_at, finished_at, duration
       )
       select
-        g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome, g.attempt, g.max_attempts,
+        g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome,
+          g.attempt, g.max_attempts,
         g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
         g.started_at, now_at, now_at - g.started_at
       from gone g
     ),
-    -- Counted while they are at hand: one row for all of them, and one for those that were cancelled.
+    -- Count them here: one row for all that completed, and one for all that were cancelled.
     counted as (
       insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
       select
-        now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs), array_agg(c.waited), array_agg(c.ran)
+        now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs),
+          array_agg(c.waited), array_agg(c.ran)
       from (
         select
-          g.lane, g.outcome, holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket, count(*) as jobs,
+          g.lane, g.outcome,
+            holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket,
+            count(*) as jobs,
           sum(greatest(g.waited, 0)) as waited, sum(date_part('epoch', now_at - g.started_at)) as ran
         from gone g
         group by 1, 2, 3
@@ -197,15 +208,14 @@ begin
     select count(*), array_agg(g.id) into amount, ended from gone g;
 
     accepted := accepted + amount;
-    -- Somebody may have published an event between the look and the write.
+    -- An event may have been published between the look and the write.
     started := started or exists (select from holdfast.running x where x.job_id = any(ids));
     exit when locked or accepted = cardinality(ids);
     locked := true;
   end loop;
 
-  -- Not from an older snapshot: a progress that came in meanwhile would break
-  -- the transaction of a handler that finishes its job in its own. What stays
-  -- behind is swept by upkeep.
+  -- Not under an older snapshot: if progress was reported meanwhile, this delete would break the
+  -- transaction of a handler that finishes its own job. upkeep() sweeps what stays behind.
   if started and current_setting('transaction_isolation') = 'read committed' then
     maybe := maybe || array(select x.job_id from holdfast.running x where x.job_id = any(ids));
     delete from holdfast.running x
@@ -215,7 +225,7 @@ begin
   if maybe <> '{}' or 'cancelled' = any(outcomes) then
     perform holdfast.log_ends(ids, leases, outcomes, maybe, begun_at);
   end if;
-  -- Not all of them: who waited in vain is walked over while anyone holds an old snapshot.
+  -- Look at this range only: while anyone holds an old snapshot, a look walks over all earlier waiters.
   if accepted > 0 and exists (select from holdfast.waiter w where w.job_id between lowest and highest) then
     perform holdfast.tell_waiters(ids);
   end if;
@@ -233,39 +243,48 @@ begin
       from unnest(ids, shown, outcomes) r (id, lease, outcome)
       cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
       where v.sqlstate is not null
-        -- Still held under this lease, so it was skipped. A repeated report is accepted also while another claim holds the job.
-        or (skip_locked and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
+        -- Still held under this lease, so it was skipped. A repeated report is accepted even if another claim
+        -- holds the job.
+        or (skip_locked
+          and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
   end if;
 end
 $$;
 comment on function holdfast.finish(
   uuid[], uuid[], text[], jsonb[], text[], text[], boolean[], interval[], double precision[], boolean) is
-  'Report what became of many jobs, each under the lease of its claim. Returns those that were refused, and why; with skip_locked also those that another transaction has locked, as 55P03.';
+  'Report the outcomes of many jobs, each under the lease of its claim. Returns the refused reports with '
+  'the reasons; with skip_locked also those of jobs that another transaction has locked, as 55P03.';
 
--- The events of jobs that finish() has just completed or cancelled: for a completed
--- one only if it has others, which those in `maybe` may have.
-create or replace function holdfast.log_ends(ids uuid[], leases uuid[], outcomes text[], maybe uuid[], begun_at timestamptz)
+-- Write the events of jobs that finish() has just completed or cancelled. A completed job gets
+-- one only if it has other events, which the jobs in `maybe` may have.
+create or replace function holdfast.log_ends(
+  ids uuid[], leases uuid[], outcomes text[], maybe uuid[], begun_at timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.log_events(
-    array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt), array_agg('job.' || f.state),
-    array_agg(case when f.state = 'cancelled' then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
+    array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt),
+      array_agg('job.' || f.state),
+    array_agg(
+      case when f.state = 'cancelled'
+      then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
     max(f.finished_at))
   from unnest(ids, leases, outcomes) r (id, lease, outcome)
   cross join lateral (
-    select f.* from holdfast.finished f where f.id = r.id and f.lease = r.lease and f.finished_at >= begun_at offset 0
+    select f.* from holdfast.finished f where f.id = r.id and f.lease = r.lease
+      and f.finished_at >= begun_at offset 0
   ) f
   where r.outcome = 'cancelled'
     or (
       r.id = any(maybe)
-      -- Not from an older snapshot: another event that came in meanwhile would break its transaction.
+      -- Not under an older snapshot: another event that was written meanwhile would break the transaction.
       and current_setting('transaction_isolation') = 'read committed'
       and exists (select from holdfast.event_count c where c.job_id = r.id offset 0)
     )
 $$;
-comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is 'Write the events of jobs that were just completed or cancelled.';
+comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is
+  'Write the events of jobs that were just completed or cancelled.';
 
 create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
 returns void
@@ -275,10 +294,13 @@ as $$
 declare
   odd text;
 begin
-  if cardinality(ids) is distinct from cardinality(leases) or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
-    perform holdfast.refuse_value('leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
+  if cardinality(ids) is distinct from cardinality(leases)
+    or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
+    perform holdfast.refuse_value(
+      'leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
   end if;
-  if not coalesce(array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
+  if not coalesce(
+    array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
     select o into odd from unnest(outcomes) o
     where o <> all('{completed,cancelled,failed,snoozed,released,interrupted}') limit 1;
     perform holdfast.refuse_value(
@@ -286,7 +308,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_reports(uuid[], uuid[], text[]) is 'Refuse reports that cannot be read.';
+comment on function holdfast.check_reports(uuid[], uuid[], text[]) is
+  'Refuse reports with unknown outcomes or arrays of different lengths.';
 
 create or replace function holdfast.refuse_doubles(ids uuid[])
 returns void

@@ -74,7 +74,8 @@ end
 $$;
 comment on function holdfast.give_back(
   uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
-  'Send failed, snoozed, released and interrupted jobs to where they belong. Returns how many reports were accepted.';
+  'Send failed, snoozed, released and interrupted jobs to where they belong. Returns how many reports were '
+  'accepted.';
 
 -- Decide for each report that does not end its job well what becomes of the job: the `verb`.
 create or replace function holdfast.returned_attempts(
@@ -157,10 +158,11 @@ $$;
 comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamptz) is
   'Write the events of attempts that failed, were snoozed or interrupted.';
 
--- Move held jobs back into a lane of `kind` beside their own, to new places in
--- their old order. Without a kind, suspects stay suspects: they had not started, so
--- nothing has cleared them. Those in `refunded` get the attempt of this claim back.
-create or replace function holdfast.put_back(ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
+-- Move held jobs back into a lane of `kind` beside their own, to new places in their old order.
+-- Without a kind, suspects stay suspects: they had not started, so nothing has cleared them.
+-- Jobs in `refunded` get the attempt of this claim back.
+create or replace function holdfast.put_back(
+  ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -175,12 +177,14 @@ begin
     return;
   end if;
   perform holdfast.check_places(ids);
-  -- Apart, as arrays: joined to the jobs, each would be looked up once for each lane
-  -- where the planner takes `live` for empty.
+  -- Kept in arrays: if the planner takes `live` for empty, a join would look up each lane once
+  -- for each job.
   select
     array_agg(d.lane_id) as old,
     array_agg(holdfast.sibling(
-      d.lane_id, coalesce(put_back.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
+      d.lane_id,
+        coalesce(
+        put_back.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
   into lanes
   from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;
   update holdfast.live j
@@ -196,7 +200,7 @@ begin
     worker_id = null,
     changed_at = now_at
   from (
-    -- Places are given out above the sort; a join there would mix them up.
+    -- nextval() is called above the sort; a join there would change the order.
     select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
       select j.place, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane
@@ -211,4 +215,5 @@ begin
   perform holdfast.wake_lanes(lanes.new);
 end
 $$;
-comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is 'Make held jobs pending again, ahead of fresh ones and in their old order.';
+comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is
+  'Make held jobs pending again, ahead of fresh ones and in their old order.';

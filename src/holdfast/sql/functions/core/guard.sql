@@ -58,7 +58,8 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.guard() is 'Refuse updates of jobs that change a state illegally, reuse an id or a place, or break a rule.';
+comment on function holdfast.guard() is
+  'Refuse updates of jobs that change a state illegally, reuse an id or a place, or break a rule.';
 
 create or replace function holdfast.refuse_place(id uuid, old_seq bigint, new_seq bigint)
 returns void
@@ -67,7 +68,8 @@ as $$
 begin
   raise exception using
     errcode = 'HF010',
-    message = format('job %s would stand at place %s, not behind its old place %s', refuse_place.id, new_seq, old_seq),
+    message = format(
+      'job %s would stand at place %s, not behind its old place %s', refuse_place.id, new_seq, old_seq),
     detail = jsonb_build_object('id', refuse_place.id),
     hint = 'One that becomes pending or changes lane needs a new nextval(''holdfast.job_seq'').';
 end
@@ -85,7 +87,8 @@ as $$
   from (select j.id, j.seq from holdfast.live j where j.id = any(ids) order by j.seq desc limit 1) j
   join (select s.last_value + s.is_called::integer as next from holdfast.job_seq s) s on s.next <= j.seq
 $$;
-comment on function holdfast.check_places(uuid[]) is 'Refuse to move these jobs if their next places are not behind their old ones.';
+comment on function holdfast.check_places(uuid[]) is
+  'Refuse to move these jobs if their next places are not behind their old ones.';
 
 -- Raise the error that a check constraint would raise, if a job breaks a rule of live jobs.
 create or replace function holdfast.refuse_broken(new holdfast.job)
@@ -95,8 +98,10 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
   rule text := case
-    when new.state not in ('scheduled', 'pending', 'claimed') then 'a live job is scheduled, pending or claimed'
-    when (new.state = 'claimed') <> (new.lease is not null) or (new.state = 'claimed') <> (new.worker_id is not null)
+    when new.state not in ('scheduled', 'pending', 'claimed')
+      then 'a live job is scheduled, pending or claimed'
+    when (new.state = 'claimed') <> (new.lease is not null)
+      or (new.state = 'claimed') <> (new.worker_id is not null)
       then 'a claimed job and no other has a lease and a worker'
     when new.state = 'scheduled' and new.run_at is null then 'a scheduled job has a time'
     when new.attempt < 0 then 'attempts are counted from 0'
@@ -113,7 +118,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.refuse_broken(holdfast.job) is 'Raise an error if a job breaks a rule of live jobs.';
+comment on function holdfast.refuse_broken(holdfast.job) is
+  'Raise an error if a job breaks a rule of live jobs.';
 
 create or replace function holdfast.refuse_delete()
 returns trigger
@@ -128,16 +134,19 @@ begin
     hint = 'Use holdfast.cancel(id) or a worker''s report.';
 end
 $$;
-comment on function holdfast.refuse_delete() is 'Raise the error for a job that is deleted other than by our functions.';
+comment on function holdfast.refuse_delete() is
+  'Raise the error for a job that is deleted other than by our functions.';
 
--- Functions of 0.1 delete from `job` and call this first. They may still run while a database of 0.1 is upgraded.
+-- Functions of 0.1 delete from `job` and call this first. They may still run while a database of 0.1 is
+-- upgraded.
 create or replace function holdfast.door(is_open boolean)
 returns void
 language sql volatile
 as $$
   select set_config('holdfast.door', case when is_open then 'open' else '' end, true)
 $$;
-comment on function holdfast.door(boolean) is 'Let the next statements of this transaction delete from holdfast.job, or not.';
+comment on function holdfast.door(boolean) is
+  'Let the next statements of this transaction delete from holdfast.job, or not.';
 
 create or replace trigger job_refuse_delete
 before delete on holdfast.job
@@ -169,7 +178,8 @@ begin
   return new;
 end
 $$;
-comment on function holdfast.set_first_state() is 'Make a new job scheduled if it is due later, and refuse other states.';
+comment on function holdfast.set_first_state() is
+  'Make a new job scheduled if it is due later, and refuse other states.';
 
 create or replace trigger job_first_state
 before insert on holdfast.live
@@ -201,9 +211,11 @@ begin
   if batch.lane_id = batch.last_lane_id then
     accepted := batch.is_new and holdfast.accept_jobs(batch.lane_id, batch.task, batch.last_task, batch.size);
   else
-    select batch.is_new and bool_and(holdfast.accept_jobs(i.lane_id, i.task, i.last_task, i.size)) into accepted
+    select batch.is_new
+      and bool_and(holdfast.accept_jobs(i.lane_id, i.task, i.last_task, i.size)) into accepted
     from (
-      select i.lane_id, min(i.task) as task, max(i.task) as last_task, max(octet_length(i.payload::text)) as size
+      select i.lane_id, min(i.task) as task, max(i.task) as last_task,
+        max(octet_length(i.payload::text)) as size
       from inserted i
       group by i.lane_id
     ) i;
@@ -221,7 +233,8 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.check_inserted() is 'Check the lanes and payloads of new jobs, and wake the workers that sleep for them.';
+comment on function holdfast.check_inserted() is
+  'Check the lanes and payloads of new jobs, and wake the workers that sleep for them.';
 
 create or replace function holdfast.is_new_job(new holdfast.job)
 returns boolean
@@ -237,7 +250,8 @@ as $$
     and new.state in ('pending', 'scheduled')
     and (new.headers is null or holdfast.are_headers(new.headers))
 $$;
-comment on function holdfast.is_new_job(holdfast.job) is 'Return whether a row says only what a new job may say: its task, its time and how often to try it.';
+comment on function holdfast.is_new_job(holdfast.job) is
+  'Return whether a row says only what a new job may say: its task, its time and how often to try it.';
 
 -- Return whether a lane accepts jobs of these tasks (the first and the last by name) up to
 -- this size. If it does, wake the workers that sleep for them.
@@ -288,12 +302,15 @@ begin
     errcode = 'HF010',
     message = format(
       'job %s cannot begin as %s', refuse_first_state.id,
-      case refuse_first_state.state when 'pending' then 'one that was claimed before' else refuse_first_state.state end),
-    detail = jsonb_build_object('id', refuse_first_state.id, 'from_state', null, 'to_state', refuse_first_state.state),
+      case refuse_first_state.state when 'pending' then 'one that was claimed before'
+        else refuse_first_state.state end),
+    detail = jsonb_build_object(
+      'id', refuse_first_state.id, 'from_state', null, 'to_state', refuse_first_state.state),
     hint = 'Leave out state, attempt, worker and lease: a new job is pending, or scheduled by its run_at.';
 end
 $$;
-comment on function holdfast.refuse_first_state(uuid, text) is 'Raise the error for a new job in a state in which no job begins.';
+comment on function holdfast.refuse_first_state(uuid, text) is
+  'Raise the error for a new job in a state in which no job begins.';
 
 create or replace function holdfast.refuse_lane(id uuid)
 returns void
@@ -308,7 +325,8 @@ begin
       'an empty lane is removed after some minutes.';
 end
 $$;
-comment on function holdfast.refuse_lane(uuid) is 'Raise the error for a job in a lane that was removed or belongs to another task.';
+comment on function holdfast.refuse_lane(uuid) is
+  'Raise the error for a job in a lane that was removed or belongs to another task.';
 
 -- Find what is wrong with a new job and raise it.
 create or replace function holdfast.refuse_new_job(new holdfast.job)

@@ -1,12 +1,13 @@
 -- holdfast: after replace
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
--- There is no unique key and no lock: when two open transactions are both the
--- first to use a lane, each makes a row and both are served. A lane is removed when
--- it has been empty for a while and no transaction can still name it: see retire.sql.
+-- There is no unique key and no lock. If two open transactions are both the first to use a
+-- lane, each makes a row, and claims read both. A lane is removed when it has been empty for a
+-- while and no transaction can still use it: see retire.sql.
 --
--- A queue has only so many lanes, since claims look into each that has work. Jobs that
--- are there already always have one: see sibling().
+-- The number of lanes of a queue is limited, since a claim looks into each lane that has work.
+-- Existing jobs always get a lane: see sibling().
+-- holdfast: role producer
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
 language plpgsql volatile security definer
@@ -36,7 +37,8 @@ begin
 end
 $$;
 comment on function holdfast.lane(text, integer, text, integer) is
-  'The lane of a queue, priority and task, made if it is new: what a bulk COPY into holdfast.job names in lane_id.';
+  'Return the lane of a queue, priority and task; create it if it is new. A bulk COPY into holdfast.job '
+  'needs it as lane_id.';
 
 create or replace function holdfast.make_lane(queue text, priority integer, task text, kind integer)
 returns integer
@@ -44,7 +46,7 @@ language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   with made as (
-    -- Both by one snapshot: a policy that changes meanwhile is seen by neither or by both.
+    -- One snapshot for both, so that a policy change in between is seen by both or by neither.
     insert into holdfast.lane (queue, priority, task, kind, max_attempts, policies_seen)
     values (
       make_lane.queue, make_lane.priority, make_lane.task, make_lane.kind,
@@ -57,9 +59,10 @@ as $$
   )
   select m.id from made m
 $$;
-comment on function holdfast.make_lane(text, integer, text, integer) is 'Make a lane, without a check, and return its id.';
+comment on function holdfast.make_lane(text, integer, text, integer) is
+  'Create a lane without checks and return its id.';
 
--- Two that come at once may both be let in: the limit is not exact.
+-- Two calls at the same time may both succeed, so the limit is not exact.
 create or replace function holdfast.check_lanes(queue text, priority integer, task text)
 returns void
 language plpgsql stable
@@ -77,16 +80,20 @@ begin
   if lanes >= lane_limit then
     raise exception using
       errcode = 'HF019',
-      message = format('queue %s has %s lanes, and its lane_limit is %s: there is none for task %s at priority %s',
+      message = format(
+        'queue %s has %s lanes, and its lane_limit is %s: there is none for task %s at priority %s',
         check_lanes.queue, lanes, lane_limit, check_lanes.task, check_lanes.priority),
       detail = jsonb_build_object('queue', check_lanes.queue, 'lanes', lanes, 'limit', lane_limit),
-      hint = format('Each task and each priority takes a lane: put what differs from job to job into the payload. '
-        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue configure %s lane_limit=%s',
+      hint = format(
+        'Each task and each priority takes a lane: put what differs from job to job into the payload. '
+        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue '
+        'configure %s lane_limit=%s',
         check_lanes.queue, 2 * lane_limit::bigint);
   end if;
 end
 $$;
-comment on function holdfast.check_lanes(text, integer, text) is 'Refuse a new lane in a queue that has as many as it may have.';
+comment on function holdfast.check_lanes(text, integer, text) is
+  'Refuse a new lane in a queue that has reached its limit.';
 
 -- Return the lane of this kind for jobs that are in a lane of the same queue, priority and task.
 --
@@ -112,17 +119,19 @@ as $$
   from holdfast.lane l
   where l.id = sibling.lane_id
 $$;
-comment on function holdfast.sibling(integer, integer) is 'The fresh, returned or suspect lane beside a lane.';
+comment on function holdfast.sibling(integer, integer) is
+  'Return the fresh, returned or suspect lane beside a lane.';
 
--- What a bulk COPY into holdfast.job must know, once for each queue, priority
--- and task, in the order given. `declared` is what the code of each task says of
--- max_attempts: a policy that an operator has set wins over it.
+-- Return what a bulk COPY into holdfast.job must know, once for each queue, priority and task,
+-- in the order given. `declared` is the max_attempts in the code of each task: a policy that an
+-- operator has set wins over it.
 --
--- This function runs with its owner's rights, the COPY with those of whoever
--- the session is at that time: `role` if it was set, else the session's user.
--- A COPY reads the defaults of the columns that it does not name, so it needs
--- the sequence and the clock as well.
-create or replace function holdfast.places(tasks text[], queues text[], priorities integer[], declared integer[] default null)
+-- This function runs with its owner's rights. The COPY runs with those of the session at that
+-- time: of `role` if it was set, otherwise of the session's user. A COPY reads the defaults of
+-- the columns that it does not name, so it also needs the sequence and the clock.
+-- holdfast: role producer
+create or replace function holdfast.places(
+  tasks text[], queues text[], priorities integer[], declared integer[] default null)
 returns table (lane_id integer, max_attempts integer, may_copy boolean, now_at timestamptz)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -151,4 +160,5 @@ as $$
   order by p.n
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
-  'What a bulk COPY into holdfast.job must know of each task, queue and priority: the lane, the default of max_attempts, whether the caller may, and the time.';
+  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane, the default'
+  ' of max_attempts, and the limit of payloads.';

@@ -1,14 +1,14 @@
--- What a running job tells about itself. It goes to `running`, never to the
--- job's row, and only under the lease of the current claim.
+-- What a running job reports about itself. It is written to `running`, never to the job's row,
+-- and only under the lease of the current claim.
 
--- Write down that jobs are being worked on: `seconds` is how long already, by
--- the worker's own measure. After its `timeouts` a job is taken away, wherever its
--- worker hangs; one that is marked `once` is never tried again after this. Returns
--- the ids that are no longer held: do not begin with those.
+-- Record that jobs are running. `seconds` is for how long already, as the worker measured. After
+-- its timeout a job is taken away, even if its worker hangs. A job marked `once` is never tried
+-- again after this. Return the ids that are no longer held: do not begin those.
 --
--- With `skip_locked` it waits for no other transaction: a job that one has locked is
--- returned with `locked` true, and nothing is written of it. All that write what hangs
--- on a job have locked its row, so this one lock shows whether any of them is open.
+-- With `skip_locked` the call waits for no other transaction. A job that another one has locked
+-- is returned with `locked` true, and nothing is written for it. Every writer of a job's other
+-- rows locks the job first, so this one lock shows whether any of them is open.
+-- holdfast: role worker
 create or replace function holdfast.start(
   ids uuid[],
   leases uuid[],
@@ -33,7 +33,7 @@ begin
   perform holdfast.check_reports(ids, leases, null);
   perform holdfast.refuse_doubles(ids);
   if true = any(start.once) and current_setting('synchronous_commit') = 'off' then
-    -- Lost in a crash of the server, such a start would let the job run twice.
+    -- If a crash of the server lost such a start, the job would run twice.
     perform set_config('synchronous_commit', 'on', true);
   end if;
   if start.skip_locked then
@@ -43,14 +43,14 @@ begin
       select from holdfast.live j where j.id = r.id and j.lease = r.lease for update skip locked
     ) j;
   else
-    -- A share lock, so that no finish or recovery slips in between.
+    -- A share lock, so that no finish or recovery happens in between.
     select array_agg(r.id) into held
     from (select r.id, r.lease from unnest(ids, leases) r (id, lease) order by r.id offset 0) r
     cross join lateral (select from holdfast.live j where j.id = r.id and j.lease = r.lease for key share) j;
   end if;
-  -- What is on record stays, unless it is of an earlier claim; or more is said now: a
-  -- suspect's start was recorded by its claim, and one that waits to begin may have
-  -- been taken for running, both without a deadline.
+  -- Keep an existing row, unless it belongs to an earlier claim or lacks the deadline. The start of
+  -- a suspect was recorded by its claim, and a waiting job may have been taken for running; both
+  -- have no deadline.
   insert into holdfast.running as x (job_id, lease, started_at, deadline_at, once, changed_at)
   select
     r.id, r.lease, now_at - least(greatest(coalesce(r.seconds, 0), 0), 1e9) * interval '1 second',
@@ -75,10 +75,11 @@ begin
 end
 $$;
 comment on function holdfast.start(uuid[], uuid[], double precision[], interval[], boolean[], boolean) is
-  'Write down that claimed jobs are being worked on; returns those that are no longer held under the lease shown, and with skip_locked those that another transaction has locked.';
+  'Record that claimed jobs are running. Returns the jobs that are no longer held under the lease given, '
+  'and with skip_locked also those that another transaction has locked.';
 
--- The jobs among these that are no longer held under the lease shown: for a
--- worker, to find out what was taken away from it.
+-- A worker asks here which of its jobs were taken away.
+-- holdfast: role worker
 create or replace function holdfast.not_held(ids uuid[], leases uuid[])
 returns setof uuid
 language sql stable security definer
@@ -92,8 +93,10 @@ as $$
   from unnest(not_held.ids, not_held.leases) r (id, lease)
   where not exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0)
 $$;
-comment on function holdfast.not_held(uuid[], uuid[]) is 'Those of these jobs that are no longer held under the lease shown.';
+comment on function holdfast.not_held(uuid[], uuid[]) is
+  'Return which of these jobs are no longer held under the leases given.';
 
+-- holdfast: role worker
 create or replace function holdfast.progress(
   id uuid,
   lease uuid,
@@ -132,12 +135,13 @@ begin
 end
 $$;
 comment on function holdfast.progress(uuid, uuid, integer, text, text, text) is
-  'Say how far a running job is: percent, stage, message and the step it is at; what is null stays as it was.';
+  'Report the progress of a running job: percent, stage, message and step. A null leaves a value as it is.';
 
--- The same for many jobs, as a worker flushes it, with the checkpoints of those
--- that have one. Returns the ids no longer held; with `skip_locked` also those of jobs
--- that another transaction has locked, of which nothing was written.
--- A step that is an empty text has ended.
+-- Report the progress of many jobs, as a worker flushes it, with the checkpoints of those that
+-- have one. Return the ids that are no longer held. With `skip_locked`, also return the jobs that
+-- another transaction has locked; nothing was written for them. An empty step means that the
+-- step has ended.
+-- holdfast: role worker
 create or replace function holdfast.progress_many(
   ids uuid[],
   leases uuid[],
@@ -180,5 +184,7 @@ begin
   return query select * from unnest(others, are_locked);
 end
 $$;
-comment on function holdfast.progress_many(uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
-  'Say how far many running jobs are, and keep their checkpoints; returns those that are no longer held, and with skip_locked those that another transaction has locked.';
+comment on function holdfast.progress_many(
+  uuid[], uuid[], integer[], text[], text[], text[], jsonb[], boolean) is
+  'Report the progress of many running jobs, and store their checkpoints. Returns the jobs that are no '
+  'longer held, and with skip_locked also those that another transaction has locked.';

@@ -1,5 +1,5 @@
--- Remove the earlier signature of a function, after the new one was made. Rights that
--- were granted on it by hand go to the new one.
+-- Call this after the new signature was created. Rights that were granted by hand on the old
+-- one go to the new one.
 create or replace function holdfast.replace_function(earlier text, later text)
 returns void
 language plpgsql volatile
@@ -24,4 +24,5 @@ begin
   execute format('drop function %s', old);
 end
 $$;
-comment on function holdfast.replace_function(text, text) is 'Remove the earlier signature of a function; the later one gets the rights that were granted on it.';
+comment on function holdfast.replace_function(text, text) is
+  'Remove the earlier signature of a function and give its rights to the later one.';

@@ -1,11 +1,11 @@
--- One job, one report: the wrappers around finish() that a person or another
--- language calls. Each raises if its report is refused.
+-- Report on one job: wrappers around finish() for people and other languages. Each raises an
+-- error if its report is refused.
 
--- Why a report is refused; a null sqlstate where it is a mere repetition.
+-- Return why a report is refused, with a null sqlstate if it only repeats an accepted one.
 --
--- HF002 no such job. HF001 the lease was lost: another claim holds the job or
--- has finished it, or it was taken away and waits again. HF003 nobody holds it:
--- it was never handed out, or this very lease has already reported otherwise.
+-- HF002: there is no such job. HF001: the lease was lost, because another claim holds the job
+-- or has finished it, or because it was taken away and waits again. HF003: nobody holds it,
+-- because it was never claimed, or because this lease has already reported another outcome.
 create or replace function holdfast.verdict(id uuid, lease uuid, outcome text)
 returns setof holdfast.refusal
 language plpgsql stable
@@ -16,15 +16,18 @@ declare
   known record;
   repeated boolean;
 begin
-  select j.state, j.claimed_at, j.lease as current_lease, j.last_lease as past_lease, j.last_outcome into known
+  select j.state, j.claimed_at, j.lease as current_lease, j.last_lease as past_lease,
+    j.last_outcome into known
   from holdfast.live j where j.id = verdict.id;
   if not found then
-    select f.state, f.claimed_at, null::uuid as current_lease, f.lease as past_lease, null as last_outcome into known
+    select f.state, f.claimed_at, null::uuid as current_lease, f.lease as past_lease,
+      null as last_outcome into known
     from holdfast.finished f where f.id = verdict.id
     order by f.finished_at desc limit 1;
   end if;
   if not found then
-    select 'dead' as state, d.claimed_at, null::uuid as current_lease, d.lease as past_lease, null as last_outcome into known
+    select 'dead' as state, d.claimed_at, null::uuid as current_lease, d.lease as past_lease,
+      null as last_outcome into known
     from holdfast.dead_letter d where d.id = verdict.id;
   end if;
 
@@ -42,7 +45,9 @@ begin
     return query select verdict.id, null::text, null::text, known.state, verdict.lease;
   elsif known.claimed_at is null or (known.current_lease is null and known.past_lease = verdict.lease) then
     return query select verdict.id, 'HF003',
-      format(case when known.state in ('completed', 'cancelled', 'dead') then 'job %s is finished: it is %s' else 'job %s is %s: nobody holds it' end,
+      format(
+        case when known.state in ('completed', 'cancelled', 'dead') then 'job %s is finished: it is %s'
+        else 'job %s is %s: nobody holds it' end,
         verdict.id, known.state),
       known.state, null::uuid;
   else
@@ -53,7 +58,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.verdict(uuid, uuid, text) is 'Why a report under this lease is refused; no sqlstate where it is accepted.';
+comment on function holdfast.verdict(uuid, uuid, text) is
+  'Return why a report under this lease is refused; without an sqlstate if it is accepted.';
 
 create or replace function holdfast.refuse_report(refused holdfast.refusal, shown uuid)
 returns void
@@ -64,9 +70,12 @@ begin
   raise exception using
     errcode = refused.sqlstate,
     message = refused.message,
-    detail = jsonb_build_object('id', refused.id, 'shown', shown, 'current', refused.lease, 'state', refused.state),
+    detail = jsonb_build_object(
+      'id', refused.id, 'shown', shown, 'current', refused.lease, 'state', refused.state),
     hint = case refused.sqlstate
-      when 'HF001' then 'Stop working on it: nothing was changed by this report, and another worker has the job or will have it.'
+      when 'HF001'
+        then 'Stop working on it: nothing was changed by this report, and another worker has the job or will '
+             'have it.'
       when 'HF002' then 'Check the id; jobs are kept for the retention time after they finish.'
       else case when refused.state in ('completed', 'cancelled', 'dead')
         then 'Report nothing more: a job that has ended stays as it is.'
@@ -77,9 +86,9 @@ end
 $$;
 comment on function holdfast.refuse_report(holdfast.refusal, uuid) is 'Raise the error for a refused report.';
 
--- A report that is repeated counts as accepted, since the reply to the first may
--- have been lost. Not so in a transaction that has written something before it: its
--- caller repeats the whole of it, and what it has written would be there twice.
+-- A repeated report counts as accepted, since the reply to the first may have been lost. In a
+-- transaction that has written something before, it is refused: the caller repeats all of that
+-- transaction, which would then be written twice.
 create or replace function holdfast.refuse_repetition(id uuid, lease uuid, outcome text)
 returns void
 language plpgsql volatile
@@ -92,23 +101,27 @@ begin
   if pg_current_xact_id_if_assigned() is null then
     return;
   end if;
-  -- With a lock: the first may be about to commit.
-  perform from holdfast.live j where j.id = refuse_repetition.id and j.lease = refuse_repetition.lease for update;
+  -- With a lock, since the first report may be about to commit.
+  perform from holdfast.live j where j.id = refuse_repetition.id
+    and j.lease = refuse_repetition.lease for update;
   if found then
     return;
   end if;
-  select v.* into refused from holdfast.verdict(refuse_repetition.id, refuse_repetition.lease, refuse_repetition.outcome) v;
+  select v.* into refused
+    from holdfast.verdict(refuse_repetition.id, refuse_repetition.lease, refuse_repetition.outcome) v;
   if refused.sqlstate is null then
     refused.sqlstate := 'HF003';
-    refused.message := format('job %s is %s: this lease has reported on it already', refused.id, refused.state);
+    refused.message := format(
+      'job %s is %s: this lease has reported on it already', refused.id, refused.state);
     refused.lease := null;
   end if;
   perform holdfast.refuse_report(refused, refuse_repetition.lease);
 end
 $$;
 comment on function holdfast.refuse_repetition(uuid, uuid, text) is
-  'Refuse a report that is only repeated, in a transaction that has written something before it.';
+  'Refuse a repeated report in a transaction that has written something before it.';
 
+-- holdfast: role worker
 create or replace function holdfast.complete(id uuid, lease uuid, result jsonb default null)
 returns void
 language plpgsql volatile security definer
@@ -125,10 +138,13 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.complete(uuid, uuid, jsonb) is 'Report a job as done, with its result, under the lease of its claim.';
+comment on function holdfast.complete(uuid, uuid, jsonb) is
+  'Report a job as completed, with its result, under the lease of its claim.';
 
+-- holdfast: role worker
 create or replace function holdfast.fail(
-  id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null, traceback text default null)
+  id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null,
+    traceback text default null)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -151,8 +167,9 @@ begin
 end
 $$;
 comment on function holdfast.fail(uuid, uuid, text, boolean, interval, text) is
-  'Report a job as failed: it is retried by its policy, or after retry_in, or never if retry is false.';
+  'Report a job as failed. It is retried by its policy, or after retry_in, or never if retry is false.';
 
+-- holdfast: role worker
 create or replace function holdfast.snooze(id uuid, lease uuid, delay interval)
 returns void
 language plpgsql volatile security definer
@@ -172,8 +189,10 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.snooze(uuid, uuid, interval) is 'Put a job off for a while; this does not use up an attempt.';
+comment on function holdfast.snooze(uuid, uuid, interval) is
+  'Put off a job for some time without using up an attempt.';
 
+-- holdfast: role worker
 create or replace function holdfast.release(id uuid, lease uuid)
 returns void
 language plpgsql volatile security definer
@@ -189,4 +208,5 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.release(uuid, uuid) is 'Give a claimed job back unstarted, with its attempt refunded.';
+comment on function holdfast.release(uuid, uuid) is
+  'Give back a claimed job that was not started, and refund its attempt.';

@@ -1,4 +1,4 @@
--- The setting that applies: the queue's own, else the default's.
+-- The setting that applies is the queue's own, otherwise the default's.
 create or replace function holdfast.payload_limit(queue text)
 returns integer
 language plpgsql stable
@@ -10,7 +10,8 @@ begin
     262144);
 end
 $$;
-comment on function holdfast.payload_limit(text) is 'How many bytes of JSON a payload of this queue may have.';
+comment on function holdfast.payload_limit(text) is
+  'Return how many bytes of JSON a payload of this queue may have.';
 
 create or replace function holdfast.lane_limit(queue text)
 returns integer
@@ -23,9 +24,9 @@ begin
     10000);
 end
 $$;
-comment on function holdfast.lane_limit(text) is 'How many lanes of fresh jobs this queue may have.';
+comment on function holdfast.lane_limit(text) is 'Return how many lanes of fresh jobs this queue may have.';
 
--- First found wins: the call, the task's policy, the queue, the default.
+-- The first that is set wins: the call, the task's policy, the queue, the default.
 create or replace function holdfast.max_attempts(task text, queue text)
 returns integer
 language plpgsql stable
@@ -38,10 +39,12 @@ begin
     3);
 end
 $$;
-comment on function holdfast.max_attempts(text, text) is 'How often a job of this task and queue is tried unless its call says otherwise.';
+comment on function holdfast.max_attempts(text, text) is
+  'Return how often a job of this task and queue is tried unless its call says otherwise.';
 
--- least(base × factor^(attempt − 1), cap), and up to `jitter` of that on top,
--- so that a thousand jobs that failed together do not come back together.
+-- The delay is least(base × factor^(attempt − 1), cap) plus up to `jitter` of that, so that a
+-- thousand jobs that failed together do not return together.
+-- holdfast: role worker viewer
 create or replace function holdfast.retry_delay(task text, attempt integer, queue text default 'default')
 returns interval
 language sql volatile security definer
@@ -65,4 +68,5 @@ as $$
     * (1 + jitter * random()) * interval '1 second'
   from policy
 $$;
-comment on function holdfast.retry_delay(text, integer, text) is 'How long a job waits after this failed attempt: exponential backoff with a cap and jitter.';
+comment on function holdfast.retry_delay(text, integer, text) is
+  'Return how long a job waits after this failed attempt: exponential backoff with a cap and jitter.';

@@ -1,4 +1,5 @@
--- What a state means, for people and for queries.
+-- The states, for people and for queries.
+-- holdfast: role producer worker viewer
 create or replace function holdfast.is_terminal(state text)
 returns boolean
 language plpgsql stable security definer
@@ -19,4 +20,4 @@ begin
   return answer;
 end
 $$;
-comment on function holdfast.is_terminal(text) is 'Whether a job in this state has come to its end.';
+comment on function holdfast.is_terminal(text) is 'Return whether a state is an end state.';

@@ -1,9 +1,9 @@
 -- holdfast: after report
--- Resumable jobs: steps that are done once and for all, and a checkpoint for loops.
--- Both are written under the lease and outlive the attempt; a replay finds them too.
+-- Resumable jobs: steps that run once, and a checkpoint for loops. Both are written under the
+-- lease and outlive the attempt. A replay finds them too.
 
--- Lock a job that is held under this lease and write down that it runs, or raise
--- what a report would.
+-- Lock a job that is held under this lease and record that it runs, or raise the error that a
+-- report would raise.
 create or replace function holdfast.check_held(id uuid, lease uuid, what text)
 returns void
 language plpgsql volatile
@@ -18,10 +18,11 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_held(uuid, uuid, text) is 'Refuse what comes from somebody who does not hold the job.';
+comment on function holdfast.check_held(uuid, uuid, text) is
+  'Refuse a call under a lease that no longer holds the job.';
 
--- Keep the result of a step. One that was kept before stays, and its result is
--- what comes back: the first to finish it has done it.
+-- If the step has a result already, that result stays and is returned: the first report wins.
+-- holdfast: role worker
 create or replace function holdfast.keep_step(
   id uuid, lease uuid, name text, result jsonb default null, duration double precision default null)
 returns jsonb
@@ -44,15 +45,19 @@ begin
   end if;
   perform holdfast.check_json('result', keep_step.result);
   perform holdfast.check_held(keep_step.id, keep_step.lease, 'step');
-  -- Of an older job, whose id a caller has used again.
+  -- It belongs to an older job whose id was used again.
   delete from holdfast.step s
   where s.job_id = keep_step.id
     and s.job_created_at <> (select j.created_at from holdfast.live j where j.id = keep_step.id);
   select count(*) into others from holdfast.step s where s.job_id = keep_step.id;
-  if others >= 1000 and not exists (select from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name) then
-    perform holdfast.refuse_value('name', keep_step.name, 'a job may have 1000 steps; use a checkpoint for loops');
+  if others >= 1000
+    and not exists (select from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name)
+    then
+    perform holdfast.refuse_value(
+      'name', keep_step.name, 'a job may have 1000 steps; use a checkpoint for loops');
   end if;
-  insert into holdfast.step (job_id, job_created_at, name, position, result, attempt, worker_id, finished_at, duration)
+  insert into holdfast.step (
+    job_id, job_created_at, name, position, result, attempt, worker_id, finished_at, duration)
   select
     j.id, j.created_at, keep_step.name, others + 1, keep_step.result, j.attempt, j.worker_id, now_at,
     least(greatest(keep_step.duration, 0), 1e9) * interval '1 second'
@@ -60,16 +65,20 @@ begin
   where j.id = keep_step.id
   on conflict (job_id, name) do nothing;
   if found then
-    perform holdfast.log_live(array[keep_step.id], 'job.step', array[jsonb_build_object('step', keep_step.name)], now_at);
+    perform holdfast.log_live(
+      array[keep_step.id], 'job.step', array[jsonb_build_object('step', keep_step.name)], now_at);
   end if;
-  update holdfast.running x set step = null, changed_at = now_at where x.job_id = keep_step.id and x.step = keep_step.name;
+  update holdfast.running x set step = null, changed_at = now_at where x.job_id = keep_step.id
+    and x.step = keep_step.name;
   select s.result into kept from holdfast.step s where s.job_id = keep_step.id and s.name = keep_step.name;
   return kept;
 end
 $$;
 comment on function holdfast.keep_step(uuid, uuid, text, jsonb, double precision) is
-  'Keep the result of a finished step under the lease of its job; returns what is kept, which is the first one.';
+  'Store the result of a finished step under the lease of its job. Returns the stored result, which is the '
+  'first one that was reported.';
 
+-- holdfast: role worker
 create or replace function holdfast.keep_checkpoint(id uuid, lease uuid, state jsonb)
 returns void
 language plpgsql volatile security definer
@@ -83,7 +92,7 @@ begin
 end
 $$;
 comment on function holdfast.keep_checkpoint(uuid, uuid, jsonb) is
-  'Keep how far a running job has come, under its lease; its next attempt goes on from there.';
+  'Store the progress of a running job under its lease. Its next attempt continues from there.';
 
 create or replace function holdfast.put_checkpoints(ids uuid[], states jsonb[], now_at timestamptz)
 returns void
@@ -99,7 +108,8 @@ as $$
   on conflict (job_id) do update
     set job_created_at = excluded.job_created_at, state = excluded.state, changed_at = excluded.changed_at
 $$;
-comment on function holdfast.put_checkpoints(uuid[], jsonb[], timestamptz) is 'Write the checkpoints of jobs that are held.';
+comment on function holdfast.put_checkpoints(uuid[], jsonb[], timestamptz) is
+  'Write the checkpoints of held jobs.';
 
 create or replace function holdfast.check_checkpoint(state jsonb)
 returns void
@@ -109,15 +119,19 @@ as $$
 begin
   if jsonb_typeof(state) is distinct from 'object' or octet_length(state::text) > 32768 then
     perform holdfast.refuse_value(
-      'state', coalesce(octet_length(state::text) || ' bytes', 'null'), 'a checkpoint must be an object of at most 32768 bytes');
+      'state', coalesce(octet_length(state::text) || ' bytes', 'null'),
+        'a checkpoint must be an object of at most 32768 bytes');
   end if;
   perform holdfast.check_json('state', state);
 end
 $$;
-comment on function holdfast.check_checkpoint(jsonb) is 'Refuse a checkpoint that is no object, or too large.';
+comment on function holdfast.check_checkpoint(jsonb) is
+  'Refuse a checkpoint that is not an object or is too large.';
 
+-- holdfast: role viewer
 create or replace function holdfast.job_steps(id uuid)
-returns table (name text, result jsonb, attempt integer, worker uuid, finished_at timestamptz, duration interval)
+returns table (
+  name text, result jsonb, attempt integer, worker uuid, finished_at timestamptz, duration interval)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -132,8 +146,9 @@ as $$
     and job_steps.id = any(holdfast.jobs_in_reach(array[job_steps.id]))
   order by s.position
 $$;
-comment on function holdfast.job_steps(uuid) is 'The steps that a job has finished, in their order.';
+comment on function holdfast.job_steps(uuid) is 'Return the steps that a job has finished, in order.';
 
+-- holdfast: role viewer
 create or replace function holdfast.job_checkpoint(id uuid)
 returns jsonb
 language sql stable security definer
@@ -145,9 +160,11 @@ as $$
   where c.job_id = job_checkpoint.id
     and job_checkpoint.id = any(holdfast.jobs_in_reach(array[job_checkpoint.id]))
 $$;
-comment on function holdfast.job_checkpoint(uuid) is 'The last checkpoint of a job; null if it has none.';
+comment on function holdfast.job_checkpoint(uuid) is
+  'Return the last checkpoint of a job; null if it has none.';
 
--- What an attempt goes on from, in one look. Nothing of an older job with the same id.
+-- Return everything in one call, and nothing of an older job with the same id.
+-- holdfast: role worker
 create or replace function holdfast.memory(id uuid)
 returns table (state jsonb, names text[], results text[])
 language sql stable security definer
@@ -155,14 +172,19 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     (select c.state from holdfast.checkpoint c where c.job_id = j.id and c.job_created_at = j.created_at),
-    coalesce((select array_agg(s.name order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}'),
-    coalesce((select array_agg(s.result::text order by s.position) from holdfast.step s where s.job_id = j.id and s.job_created_at = j.created_at), '{}')
+    coalesce(
+      (select array_agg(s.name order by s.position) from holdfast.step s where s.job_id = j.id
+      and s.job_created_at = j.created_at), '{}'),
+    coalesce(
+      (select array_agg(s.result::text order by s.position) from holdfast.step s where s.job_id = j.id
+      and s.job_created_at = j.created_at), '{}')
   from holdfast.live j
   where j.id = memory.id
 $$;
-comment on function holdfast.memory(uuid) is 'The checkpoint and the finished steps of a job, with which its next attempt begins.';
+comment on function holdfast.memory(uuid) is
+  'Return the checkpoint and the finished steps with which the next attempt of a job begins.';
 
--- Forget what jobs have done so far: for those that start over.
+-- Jobs that start over lose their steps and checkpoints.
 create or replace function holdfast.forget_memory(ids uuid[])
 returns void
 language sql volatile
@@ -171,4 +193,4 @@ as $$
   with steps as (delete from holdfast.step s where s.job_id = any(ids))
   delete from holdfast.checkpoint c where c.job_id = any(ids)
 $$;
-comment on function holdfast.forget_memory(uuid[]) is 'Forget the steps and the checkpoint of jobs.';
+comment on function holdfast.forget_memory(uuid[]) is 'Delete the steps and checkpoints of jobs.';

@@ -1,4 +1,5 @@
-create or replace function holdfast.start_suspect(worker uuid, lease uuid, lanes integer[], now_at timestamptz)
+create or replace function holdfast.start_suspect(
+  worker uuid, lease uuid, lanes integer[], now_at timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
@@ -14,11 +15,12 @@ as $$
     set lease = excluded.lease, started_at = excluded.started_at, changed_at = excluded.changed_at,
       deadline_at = null, progress = null, stage = null, message = null, step = null, published = 0
 $$;
-comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is 'Record the start of the suspect that was claimed under this lease.';
+comment on function holdfast.start_suspect(uuid, uuid, integer[], timestamptz) is
+  'Record the start of the suspect that was claimed under this lease.';
 
--- Whether a worker holds a suspect that is not cleared yet: that may still kill the
--- worker. A suspect is cleared when it has run clearly longer than at any death so far.
--- Twenty innocent jobs of an hour each would otherwise run one after the other.
+-- An uncleared suspect may still kill its worker. A suspect is cleared when it has run clearly
+-- longer than at any death so far. Without this, twenty innocent jobs of an hour each would run
+-- one after the other.
 create or replace function holdfast.has_uncleared_suspect(worker uuid, now_at timestamptz)
 returns boolean
 language sql volatile
@@ -35,7 +37,8 @@ as $$
       and now_at - j.claimed_at < holdfast.clearing_time(d.longest)
   )
 $$;
-comment on function holdfast.has_uncleared_suspect(uuid, timestamptz) is 'Whether this worker holds a suspect that has not run for long enough to be cleared.';
+comment on function holdfast.has_uncleared_suspect(uuid, timestamptz) is
+  'Return whether this worker holds a suspect that has not run long enough to be cleared.';
 
 create or replace function holdfast.clearing_time(longest interval)
 returns interval
@@ -43,12 +46,12 @@ language sql immutable
 as $$
   select greatest(interval '5 seconds', 2 * clearing_time.longest)
 $$;
-comment on function holdfast.clearing_time(interval) is 'How long a suspect must run to be cleared, given how long it had run at a death.';
+comment on function holdfast.clearing_time(interval) is
+  'Return how long a suspect must run to be cleared, given how long it had run at a death.';
 
--- Whether a worker may take a suspect now. Two claims of one worker must not both find
--- that it may, so they wait for each other at its row. That also puts on record that
--- the worker is alive at this moment: if it dies later, recover() sees that the
--- suspects it holds had been cleared.
+-- Two claims of one worker must not both take a suspect, so they wait for each other at the
+-- worker's row. The update also records that the worker is alive now. If it dies later,
+-- recover() sees that the suspects it holds had been cleared.
 create or replace function holdfast.may_take_suspect(worker uuid, now_at timestamptz)
 returns boolean
 language plpgsql volatile
@@ -67,4 +70,5 @@ begin
   return found and not holdfast.has_uncleared_suspect(may_take_suspect.worker, now_at);
 end
 $$;
-comment on function holdfast.may_take_suspect(uuid, timestamptz) is 'Whether a worker may take a suspect now; a worker takes the next one when the last is cleared.';
+comment on function holdfast.may_take_suspect(uuid, timestamptz) is
+  'Return whether a worker may take a suspect now: it may if its last suspect is cleared.';

@@ -1,10 +1,11 @@
--- Waiting for the end of a job, without asking again and again.
+-- Wait for the end of a job without polling for it.
 --
--- Who waits notes a channel of its own for the job, commits, looks whether the job
--- has ended already, and listens. Whoever ends a job looks who waits for it. An end
--- that is just being written while the note is made sees no note: so the look is
--- repeated now and then.
+-- A waiting session stores a channel for the job, commits, checks whether the job has ended
+-- already, and listens. A session that ends a job looks for waiting channels. If the end is
+-- being written while the channel is stored, it misses the channel. So the waiting session
+-- repeats its check now and then.
 
+-- holdfast: role producer operator
 create or replace function holdfast.await_jobs(ids uuid[], channel text)
 returns void
 language plpgsql volatile security definer
@@ -13,12 +14,14 @@ as $$
 #variable_conflict use_column
 begin
   if await_jobs.channel is null or await_jobs.channel !~ '^[a-z0-9_]{1,63}$' then
-    perform holdfast.refuse_value('channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
+    perform holdfast.refuse_value(
+      'channel', await_jobs.channel, 'must have 1 to 63 characters out of a-z, 0-9 and "_"');
   end if;
   if cardinality(ids) > 10000 then
-    perform holdfast.refuse_value('ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
+    perform holdfast.refuse_value(
+      'ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
   end if;
-  -- To a tenant the jobs of others are no jobs: nobody is told of their end.
+  -- A tenant gets no notification about jobs of others.
   insert into holdfast.waiter (job_id, channel, since)
   select distinct i, await_jobs.channel, holdfast.clock()
   from unnest(holdfast.jobs_in_reach(ids)) i
@@ -27,8 +30,10 @@ begin
 end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
-  'Ask to be notified on a channel when these jobs end, at most 10000 in a call; the payload is their ids, separated by commas.';
+  'Ask for a notification on a channel when these jobs end, up to 10000 jobs in a call. The payload of a '
+  'notification is their ids, or empty if there are too many.';
 
+-- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
 returns void
 language sql volatile security definer
@@ -38,10 +43,11 @@ as $$
   where w.job_id = any(ids)
     and w.channel = await_no_more.channel
 $$;
-comment on function holdfast.await_no_more(uuid[], text) is 'Do not notify this channel of these jobs after all.';
+comment on function holdfast.await_no_more(uuid[], text) is
+  'Cancel the notifications of a channel about these jobs.';
 
--- How jobs have ended: nothing of those that have not. A job that nobody knows
--- any more has the state null.
+-- Jobs that have not ended are left out. A job that does not exist any more has a null state.
+-- holdfast: role producer viewer
 create or replace function holdfast.ends(ids uuid[])
 returns table (id uuid, task text, state text, result jsonb, error text)
 language sql stable security definer
@@ -51,30 +57,34 @@ set jit = off
 as $$
   select
     i.id, e.task, e.state,
-    -- Who enqueues and who works gets the result as it is; who only looks, what is shown.
+    -- Producers and workers get the result as it is; viewers get what they may see.
     case when me.uses then e.result else holdfast.as_seen(e.result, e.queue, e.payload, me.in_full) end,
     holdfast.text_as_seen(e.last_error, e.queue, e.payload, me.in_full)
   from (select distinct i as id from unnest(ids) i) i
   left join lateral (
-    select f.task, f.state, f.result, f.last_error, f.finished_at, f.queue, f.payload from holdfast.finished f where f.id = i.id
+    select f.task, f.state, f.result, f.last_error, f.finished_at, f.queue, f.payload from holdfast.finished f
+      where f.id = i.id
     union all
-    select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d where d.id = i.id
+    select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d
+      where d.id = i.id
     order by 5 desc
     limit 1
   ) e on ((select holdfast.unrestricted()) or holdfast.in_reach(e.queue))
   cross join (
     select
       holdfast.sees_payloads() as in_full,
-      holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer') or holdfast.acts_as(c.role, 'holdfast_worker') as uses
+      holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer')
+        or holdfast.acts_as(c.role, 'holdfast_worker') as uses
     from holdfast.caller() c (role)
     offset 0
   ) me
   where not exists (select from holdfast.live j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is
-  'Of these jobs those that have ended: state, result and last error; the state is null where there is no such job.';
+  'Return the state, result and last error of those of these jobs that have ended; the state is null if a '
+  'job does not exist.';
 
--- Tell who waits for these jobs that they have ended.
+-- Notify the channels that wait for these jobs.
 create or replace function holdfast.tell_waiters(ids uuid[])
 returns void
 language plpgsql volatile
@@ -82,8 +92,9 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  if current_setting('holdfast.notify', true) is not distinct from 'off' or pg_notification_queue_usage() >= 0.5 then
-    return; -- they look themselves now and then
+  if current_setting('holdfast.notify', true) is not distinct from 'off'
+    or pg_notification_queue_usage() >= 0.5 then
+    return; -- they check now and then by themselves
   end if;
   perform pg_notify(t.channel, t.payload)
   from (
@@ -93,8 +104,9 @@ begin
       from holdfast.waiter w
       where w.job_id = any(ids)
     ) n
-    group by n.channel, n.part -- 200 ids have room in a payload
+    group by n.channel, n.part -- a payload holds 200 ids
   ) t;
 end
 $$;
-comment on function holdfast.tell_waiters(uuid[]) is 'Notify those who wait for the end of these jobs.';
+comment on function holdfast.tell_waiters(uuid[]) is
+  'Notify the sessions that wait for the end of these jobs.';

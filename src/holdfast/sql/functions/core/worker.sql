@@ -1,8 +1,9 @@
--- Consumers come, prove that they live, sleep, and leave.
+-- Register workers, record that they live or sleep, and deregister them.
 --
--- A registration is a random id per life of a process; the name is a label. One
--- that was declared lost can never be revived: the process registers anew.
+-- A registration is a random id for one life of a process; the name is a label. A registration
+-- that was declared lost cannot be revived: the process registers again.
 
+-- holdfast: role worker
 create or replace function holdfast.register(
   name text default null,
   queues text[] default null,
@@ -21,22 +22,26 @@ declare
   now_at timestamptz := holdfast.clock();
   new_worker uuid := gen_random_uuid();
 begin
-  if register.lease_time is null or register.lease_time not between interval '1 second' and interval '1 day' then
-    perform holdfast.refuse_value('lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
+  if register.lease_time is null or register.lease_time not between interval '1 second' and interval '1 day'
+    then
+    perform holdfast.refuse_value(
+      'lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
   end if;
-  insert into holdfast.worker (id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
+  insert into holdfast.worker (
+    id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
   values (
-    new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host, register.pid,
+    new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host,
+      register.pid,
     register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
   );
   return new_worker;
 end
 $$;
 comment on function holdfast.register(text, text[], text[], interval, text, integer, text) is
-  'Register a consumer for one life of its process; the id it returns names it from then on.';
+  'Register a worker for one life of its process. Returns its id.';
 
--- Called by claim: an unknown consumer is registered with the default lease
--- time, a known one is taken as alive, a lost one is refused.
+-- claim() calls this. It registers an unknown worker with the default lease time, takes a known
+-- one as alive, and refuses a lost one.
 create or replace function holdfast.attend(worker uuid, now_at timestamptz, queues text[], tasks text[])
 returns void
 language plpgsql volatile
@@ -49,7 +54,8 @@ begin
   select w.* into known from holdfast.worker w where w.id = attend.worker;
   if not found then
     insert into holdfast.worker (id, name, queues, tasks, started_at, heartbeat_at)
-    values (attend.worker, 'consumer-' || left(attend.worker::text, 8), attend.queues, attend.tasks, now_at, now_at)
+    values (
+      attend.worker, 'consumer-' || left(attend.worker::text, 8), attend.queues, attend.tasks, now_at, now_at)
     on conflict (id) do nothing;
   elsif known.lost_at is not null or known.left_at is not null then
     perform holdfast.refuse_worker(attend.worker);
@@ -65,7 +71,8 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is 'Note that a consumer claims: register it if unknown, refuse it if lost.';
+comment on function holdfast.attend(uuid, timestamptz, text[], text[]) is
+  'Record that a worker claims: register it if it is unknown, refuse it if it is lost.';
 
 create or replace function holdfast.check_worker(worker uuid)
 returns void
@@ -79,7 +86,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_worker(uuid) is 'Refuse a worker that is lost, gone or unknown.';
+comment on function holdfast.check_worker(uuid) is 'Refuse a worker that is lost, has left or is unknown.';
 
 create or replace function holdfast.refuse_worker(worker uuid)
 returns void
@@ -94,7 +101,9 @@ begin
     errcode = 'HF006',
     message = case
       when known.lost_at is not null then
-        format('worker %s was declared lost at %s, after no heartbeat since %s', refuse_worker.worker, known.lost_at, known.heartbeat_at)
+        format(
+          'worker %s was declared lost at %s, after no heartbeat since %s', refuse_worker.worker,
+          known.lost_at, known.heartbeat_at)
       when known.left_at is not null then format('worker %s left at %s', refuse_worker.worker, known.left_at)
       else format('worker %s is not registered', refuse_worker.worker)
     end,
@@ -102,10 +111,12 @@ begin
     hint = 'Register anew with holdfast.register(); what the old registration held is being run by others.';
 end
 $$;
-comment on function holdfast.refuse_worker(uuid) is 'Raise the error for a worker that is lost, gone or unknown.';
+comment on function holdfast.refuse_worker(uuid) is
+  'Raise the error for a worker that is lost, has left or is unknown.';
 
--- One heartbeat per worker, not per job: however long a job runs, its lease
--- lives as long as its worker does. It touches only the worker's row.
+-- There is one heartbeat per worker, not per job. So the lease of a job lives as long as its
+-- worker does, however long it runs. Only the worker's row is written.
+-- holdfast: role worker
 create or replace function holdfast.heartbeat(worker uuid)
 returns timestamptz
 language plpgsql volatile security definer
@@ -125,17 +136,19 @@ begin
   return now_at;
 end
 $$;
-comment on function holdfast.heartbeat(uuid) is 'Say that a worker lives; refused once it was declared lost. Returns the database''s time.';
+comment on function holdfast.heartbeat(uuid) is
+  'Record that a worker is alive. Refuses a worker that was declared lost. Returns the time of the '
+  'database.';
 
--- A worker that found nothing says so, looks once more, and then waits for a
--- notification. The answer tells whether a transaction that may hold new jobs
--- is open at this moment: its commit may bring no notification, so poll soon. It
--- is true as well for whoever has just fallen asleep, since nobody sees that before
--- it is committed: ask again, then look.
+-- A worker that found nothing calls this, looks once more, and then waits for a notification.
+-- The result says whether a transaction that may hold new jobs is open now. Its commit may bring
+-- no notification, so the worker should poll soon. The result is also true for a worker that has
+-- just fallen asleep, since others see that only after its commit: call again, then look.
 --
--- A busy one may want to hear of jobs above a priority, which go before what it
--- has at hand, and of no others.
-create or replace function holdfast.sleep(worker uuid, asleep boolean default true, above integer default null)
+-- A busy worker can ask for notifications of jobs above a priority only.
+-- holdfast: role worker
+create or replace function holdfast.sleep(
+  worker uuid, asleep boolean default true, above integer default null)
 returns boolean
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -161,11 +174,13 @@ begin
 end
 $$;
 comment on function holdfast.sleep(uuid, boolean, integer) is
-  'Say that a worker sleeps and wants to be notified, of jobs above a priority if one is given, or no longer does; true if a transaction that may hold new jobs is open.';
+  'Record that a worker sleeps and wants notifications, or no longer does. With above, it wants only those '
+  'of jobs above a priority.';
 
--- Leave in good order: what is still held goes back, unstarted jobs uncharged.
--- To leave twice is no mistake: the reply to the first time may have been lost.
--- If another transaction has locked a job, recover() takes it back once that one has ended.
+-- The jobs that the worker still holds go back, unstarted ones without a charge. Leaving twice is
+-- no error, since the reply to the first call may have been lost. If another transaction has
+-- locked a job, recover() takes it back later.
+-- holdfast: role worker
 create or replace function holdfast.leave(worker uuid)
 returns integer
 language plpgsql volatile security definer
@@ -192,12 +207,14 @@ begin
       perform holdfast.refuse_worker(leave.worker);
     end if;
   end if;
-  -- Not as a plain join: where the planner takes `live` for empty, as after a vacuum
-  -- beside an old snapshot, it walked through all of its ids, in the order of the join.
-  select array_agg(j.id), array_agg(j.lease), array_agg(case when r.started then 'interrupted' else 'released' end)
+  -- No plain join: if the planner takes `live` for empty, as after a vacuum beside an old snapshot,
+  -- it would read all ids in the order of the join.
+  select array_agg(j.id), array_agg(j.lease),
+    array_agg(case when r.started then 'interrupted' else 'released' end)
   into held_ids, held_leases, outcomes
   from (
-    select j.id, j.lease from holdfast.live j where j.worker_id = leave.worker and j.state = 'claimed' offset 0
+    select j.id, j.lease from holdfast.live j where j.worker_id = leave.worker
+      and j.state = 'claimed' offset 0
   ) j
   left join lateral (
     select true as started from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0
@@ -209,15 +226,16 @@ begin
   return cardinality(held_ids) - refused;
 end
 $$;
-comment on function holdfast.leave(uuid) is 'Sign a worker off and give back what it still holds; returns how many jobs that were.';
+comment on function holdfast.leave(uuid) is
+  'Deregister a worker and give back the jobs that it holds. Returns how many.';
 
--- Give back the jobs that the database holds in a worker's name but that the
--- worker does not know: the replies to their claims were lost for good.
+-- Give back the jobs that a worker holds in the database but does not know, because the replies
+-- to their claims were lost.
 --
--- `before` is a time that an earlier heartbeat returned. A claim sent before it
--- is either among the leases in flight or long known, so nothing that is still
--- on its way is taken for lost. What another transaction has locked is left for the
--- next time.
+-- `before` is a time that an earlier heartbeat returned. A claim sent before it is either among
+-- the leases in flight or long known, so no reply that is still on its way is taken for lost.
+-- Jobs that another transaction has locked are left for the next call.
+-- holdfast: role worker
 create or replace function holdfast.disown(worker uuid, held uuid[], in_flight uuid[], before timestamptz)
 returns integer
 language plpgsql volatile security definer
@@ -245,9 +263,10 @@ begin
   end if;
   select count(*) into refused
   from holdfast.finish(
-    unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]), skip_locked => true);
+    unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]),
+      skip_locked => true);
   return cardinality(unknown_ids) - refused;
 end
 $$;
 comment on function holdfast.disown(uuid, uuid[], uuid[], timestamptz) is
-  'Give back, uncharged, what is held in a worker''s name but unknown to it; returns how many jobs that were.';
+  'Give back, without a charge, the jobs that a worker holds but does not know. Returns how many.';

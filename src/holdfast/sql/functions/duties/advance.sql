@@ -64,6 +64,9 @@
 -- a writer has ended, the index is searched from the last time when that writer was not there.
 -- A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote() reads
 -- from there.
+--
+-- The body is long on purpose: its steps share the proof, and their order is the proof.
+-- holdfast: role worker
 create or replace function holdfast.advance()
 returns integer
 language plpgsql volatile security definer
@@ -130,7 +133,8 @@ begin
       end as since_at,
       coalesce(w.seen_at, now_at) as seen_at
     from unnest(open) o (writer)
-    left join unnest(watch.writers, watch.since, watch.since_at, watch.seen_at) w (writer, since, since_at, seen_at)
+    left join unnest(watch.writers, watch.since, watch.since_at, watch.seen_at) w (
+      writer, since, since_at, seen_at)
       on w.writer = o.writer
   ) w;
 
@@ -165,8 +169,10 @@ begin
       holdfast.due_from(case when set_back then '-infinity' else watch.due_from end, late.at, now_at),
       promote_from, watch.old_xid, watch.mark_xid, watch.mark_at)
     on conflict (only_row) do update set
-      (seq, at, writers, since, since_at, seen_at, top, due_from, promote_from, old_xid, mark_xid, mark_at) = (
-        excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at, excluded.top,
+      (seq, at, writers, since, since_at, seen_at, top, due_from, promote_from, old_xid, mark_xid,
+        mark_at) = (
+        excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at,
+          excluded.top,
         excluded.due_from, excluded.promote_from, excluded.old_xid, excluded.mark_xid, excluded.mark_at);
   end if;
   if holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'advance'), now_at) then
@@ -175,7 +181,8 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance() is 'Move the heads of the lanes past what is done; returns how many moved.';
+comment on function holdfast.advance() is
+  'Move the heads of the lanes past the jobs that are done. Returns how many heads moved.';
 
 -- Each move writes a new version of the lane's row, so a move must gain enough places. With
 -- more lanes it must gain more.
@@ -190,9 +197,10 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select greatest(
-    500 + 5 * pg_stat_get_live_tuples('holdfast.lane'::regclass), pg_stat_get_dead_tuples('holdfast.lane'::regclass))
+    500 + 5 * pg_stat_get_live_tuples('holdfast.lane'::regclass),
+      pg_stat_get_dead_tuples('holdfast.lane'::regclass))
 $$;
-comment on function holdfast.head_step() is 'How many places a move of a head must gain.';
+comment on function holdfast.head_step() is 'Return how many places a move of a head must gain.';
 
 -- Move the heads up to `proven`: no job can still appear at or below it.
 create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
@@ -230,7 +238,8 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_safely(bigint, xid8) is 'Move the heads up to a place below which nothing can still appear.';
+comment on function holdfast.advance_safely(bigint, xid8) is
+  'Move the heads up to a place below which no job can appear any more.';
 
 -- Let claims find jobs that came late, at or above `from_seq`, between a safe head and the
 -- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
@@ -283,7 +292,8 @@ begin
 end
 $$;
 comment on function holdfast.take_in_late(bigint) is
-  'Let claims come to jobs that came late: give them a new place, or move the head back to them if they are many.';
+  'Make jobs that came late reachable for claims: give them a new place, or move the head back if they are '
+  'many.';
 
 -- Let claims read past what a long transaction holds back: past places of jobs still to
 -- come, and past jobs that a locker below `old_xid` holds. The passed jobs are read twice: to
@@ -302,7 +312,8 @@ declare
   moved integer;
 begin
   with n as materialized (
-    select l.id, f.is_locked, f.seq as first, coalesce(case when f.is_locked then u.seq else f.seq end, most) as head
+    select l.id, f.is_locked, f.seq as first,
+      coalesce(case when f.is_locked then u.seq else f.seq end, most) as head
     from holdfast.lane l
     left join lateral (
       select j.seq, holdfast.is_open(holdfast.long_xid(j.xmax, next_xid), old_xid) as is_locked
@@ -364,7 +375,8 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_eagerly(bigint, xid8) is 'Let claims read past what a long transaction holds back, up to this place at most.';
+comment on function holdfast.advance_eagerly(bigint, xid8) is
+  'Let claims read past what a long transaction holds back, up to a given place.';
 
 -- Note the transactions that now lock the jobs that were passed. When a locker has ended,
 -- another transaction may have waited for its lock and hold it.
@@ -388,7 +400,7 @@ as $$
   on conflict (xid) do update set seq = least(locker.seq, excluded.seq)
 $$;
 comment on function holdfast.note_still_locked(bigint) is
-  'Note which transactions lock the jobs between the safe heads and the heads, from this place on.';
+  'Record which transactions lock the jobs between the safe heads and the heads, from a given place on.';
 
 -- Return the full number of a transaction from the 32 bits that a row has: the one nearest to
 -- `next_xid`. This function and is_open() have no SET clause, so that PostgreSQL inlines them.
@@ -401,7 +413,8 @@ as $$
       + (xid::text::bigint - next_xid::text::bigint % 4294967296 + 6442450944) % 4294967296,
     0)::text::xid8
 $$;
-comment on function holdfast.long_xid(xid, xid8) is 'Return the full number of a transaction from the part of it that a row has.';
+comment on function holdfast.long_xid(xid, xid8) is
+  'Return the full number of a transaction from the part of it that a row has.';
 
 -- Return whether a transaction or savepoint is open and has a number less than `below`. That may
 -- be at most the next number: PostgreSQL refuses to tell the status of a future transaction.
@@ -411,7 +424,8 @@ language sql volatile
 as $$
   select case when xid < below then coalesce(pg_xact_status(xid) = 'in progress', false) else false end
 $$;
-comment on function holdfast.is_open(xid8, xid8) is 'Return whether the transaction with this number is open and older than another number.';
+comment on function holdfast.is_open(xid8, xid8) is
+  'Return whether the transaction with this number is open and older than another number.';
 
 -- Return the time before which no scheduled job is due: the time of the first scheduled job,
 -- at most a second ago. The search begins at the last such time, or at the time from which jobs may have
@@ -429,7 +443,8 @@ begin
 end
 $$;
 comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
-  'The time before which no scheduled job is due, from the last such time and the time from which jobs may have come late.';
+  'Return a time before which no scheduled job is due, from the last such time and the time from which jobs'
+  ' may have come late.';
 
 -- Return the time from which promote() reads. It is like due_from(), but passes jobs that a
 -- locker below `old_xid` holds.
@@ -440,7 +455,8 @@ language plpgsql volatile
 as $$
 #variable_conflict use_column
 declare
-  looked_from timestamptz := coalesce(least(promote_from.promote_from, late_at - interval '1 second'), '-infinity');
+  looked_from timestamptz := coalesce(
+    least(promote_from.promote_from, late_at - interval '1 second'), '-infinity');
   until timestamptz := now_at - interval '1 second';
   next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
   first record;
@@ -494,7 +510,8 @@ begin
 end
 $$;
 comment on function holdfast.promote_from(timestamptz, timestamptz, timestamptz, xid8) is
-  'The time from which promote reads, from the last such time and the time from which jobs may have come late.';
+  'Return the time from which promote() reads, from the last such time and the time from which jobs may '
+  'have come late.';
 
 -- Return the open transactions that may have taken a place. The names of prepared ones begin
 -- with 'prepared'.
@@ -503,7 +520,9 @@ returns text[]
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select coalesce(array_agg(distinct coalesce(k.virtualtransaction || ' ' || k.pid, 'prepared ' || k.virtualtransaction)), '{}')
+  select coalesce(
+    array_agg(distinct coalesce(k.virtualtransaction || ' ' || k.pid, 'prepared ' || k.virtualtransaction)),
+    '{}')
   from pg_locks k
   where k.locktype = 'relation'
     and k.relation in ('holdfast.job'::regclass, 'holdfast.live'::regclass)
@@ -511,7 +530,9 @@ as $$
     and k.mode = 'RowExclusiveLock'
     and k.pid is distinct from pg_backend_pid()
 $$;
-comment on function holdfast.writers() is 'Return the open transactions that may have taken a place in a lane; the names of prepared ones begin with "prepared".';
+comment on function holdfast.writers() is
+  'Return the open transactions that may have taken a place in a lane; the names of prepared ones begin '
+  'with "prepared".';
 
 -- Repair a sequence that stands below a place it has reached before: it was reset, restored
 -- or replicated. Heads start over, and the sequence moves above everything, with room for
@@ -541,10 +562,12 @@ begin
   perform holdfast.note('repair', 'job_seq', jsonb_build_object('reached', reached));
 end
 $$;
-comment on function holdfast.repair_sequence() is 'Set the heads back and the sequence forward after the sequence was reset.';
+comment on function holdfast.repair_sequence() is
+  'Set the heads back and the sequence forward after the sequence was reset.';
 
 -- Find jobs behind a head and move the head back to them. upkeep() runs this every few
 -- minutes, in case a promise above was broken.
+-- holdfast: role worker
 create or replace function holdfast.check_heads()
 returns integer
 language plpgsql volatile security definer
@@ -623,4 +646,5 @@ begin
 end
 $$;
 comment on function holdfast.check_heads() is
-  'Find jobs behind the head of their lane, or behind the mark of scheduled ones, and move it back; returns how many were repaired.';
+  'Find jobs behind the head of their lane, or behind the mark of scheduled jobs, and move it back. Returns'
+  ' how many were repaired.';

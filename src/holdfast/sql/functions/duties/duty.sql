@@ -1,17 +1,16 @@
 -- holdfast: after words
--- How a duty is done by one session at a time, and what is remembered of it.
+-- How one session at a time does a duty, and what is recorded of it.
 --
--- Each duty has an empty table of its own, and the session that does the duty holds a
--- lock on it until its transaction ends. Nobody but the owner has a right on these
--- tables, so nobody else can take the lock: an advisory lock would be open to every
--- login. To lock a row instead would write to the log at every look, several times a
--- second; a lock on a table writes nothing, and pg_locks names the session that holds it.
+-- Each duty has an empty table of its own. The session that does the duty holds a lock on that
+-- table until its transaction ends. Only the owner has rights on these tables, so nobody else
+-- can take the lock; any login can take an advisory lock. Locking a row instead would write to
+-- the log several times a second. A table lock writes nothing, and pg_locks names its holder.
 --
--- SHARE UPDATE EXCLUSIVE conflicts with itself, and neither with a dump nor with the
--- fast path of other locks.
+-- SHARE UPDATE EXCLUSIVE conflicts with itself, but not with a dump or with the fast path of
+-- other locks.
 --
--- Each lock is written out, and no search_path is set: this takes 385 us after a pause
--- instead of 440, where an advisory lock takes 335.
+-- Each lock is written out, and no search_path is set: this takes 385 µs after a pause instead
+-- of 440; an advisory lock takes 335.
 create or replace function holdfast.try_duty(duty text)
 returns boolean
 language plpgsql volatile
@@ -31,7 +30,7 @@ exception when lock_not_available then
 end
 $$;
 comment on function holdfast.try_duty(text) is
-  'Take the lock of a duty until the end of the transaction; false if another session has it.';
+  'Take the lock of a duty until the end of the transaction. Returns false if another session has it.';
 
 create or replace function holdfast.await_duty(duty text)
 returns void
@@ -43,9 +42,9 @@ begin
 end
 $$;
 comment on function holdfast.await_duty(text) is
-  'Wait for the lock of a duty, no longer than lock_timeout, and hold it until the end of the transaction.';
+  'Wait for the lock of a duty, up to lock_timeout, and hold it until the end of the transaction.';
 
--- The log hears of an error once a minute while it stays the same.
+-- The log gets the same error only once a minute.
 create or replace function holdfast.note_duty(duty text, error text)
 returns void
 language plpgsql volatile security definer
@@ -59,7 +58,8 @@ begin
     return;
   end if;
   select d.* into known from holdfast.duty d where d.name = note_duty.duty;
-  if known.error is distinct from note_duty.error or now_at not between known.error_at and known.error_at + interval '1 minute' then
+  if known.error is distinct from note_duty.error or now_at not between known.error_at
+    and known.error_at + interval '1 minute' then
     raise warning 'duty % failed: %', note_duty.duty, note_duty.error;
   end if;
   insert into holdfast.duty (name, error, error_at)
@@ -67,16 +67,19 @@ begin
   on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
 end
 $$;
-comment on function holdfast.note_duty(text, text) is 'Keep the error of a duty that failed, and warn of it.';
+comment on function holdfast.note_duty(text, text) is
+  'Store the error of a duty that failed, and warn of it.';
 
--- A duty that was cut off, by a timeout or a lock, cannot note its own error: its transaction is undone.
+-- A duty that was interrupted by a timeout or a lock cannot record its own error, because its transaction
+-- is rolled back.
+-- holdfast: role worker
 create or replace function holdfast.report_duty(duty text, error text)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if report_duty.duty is null or report_duty.duty <> all('{fire,promote,recover,advance,fold_stats,upkeep,sweep}') then
+  if report_duty.duty is null or report_duty.duty not in (select d.name from holdfast.list_duties() d) then
     perform holdfast.refuse_value('duty', report_duty.duty, 'must be the name of a duty');
   end if;
   if report_duty.error is null then
@@ -87,10 +90,11 @@ begin
   on conflict (name) do update set error = excluded.error, error_at = excluded.error_at;
 end
 $$;
-comment on function holdfast.report_duty(text, text) is 'Say that a duty failed which could not say so itself; for a worker.';
+comment on function holdfast.report_duty(text, text) is
+  'Report the failure of a duty that could not record its own error; for a worker.';
 
--- promote() and advance() run several times a second, so they look first whether the last
--- note is old.
+-- promote() and advance() run several times a second, so they first check whether the last note
+-- is old.
 create or replace function holdfast.note_done(duty text, now_at timestamptz)
 returns void
 language sql volatile
@@ -98,26 +102,31 @@ set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.duty as d (name, done_at)
   select note_done.duty, note_done.now_at
-  where holdfast.is_old((select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
+  where holdfast.is_old(
+    (select o.done_at from holdfast.duty o where o.name = note_done.duty), note_done.now_at)
   on conflict (name) do update set done_at = excluded.done_at
 $$;
-comment on function holdfast.note_done(text, timestamptz) is 'Note that a duty ended well.';
+comment on function holdfast.note_done(text, timestamptz) is 'Record that a duty ended well.';
 
 -- A note is written once a minute, so that an idle database stays idle.
 create or replace function holdfast.is_old(done_at timestamptz, now_at timestamptz)
 returns boolean
 language sql stable
 as $$
-  select is_old.done_at is null or is_old.now_at not between is_old.done_at and is_old.done_at + interval '1 minute'
+  select is_old.done_at is null or is_old.now_at not between is_old.done_at
+    and is_old.done_at + interval '1 minute'
 $$;
-comment on function holdfast.is_old(timestamptz, timestamptz) is 'Decide whether the last note that a duty ended well is more than a minute old.';
+comment on function holdfast.is_old(timestamptz, timestamptz) is
+  'Return whether it is more than a minute since a duty was recorded to have ended well.';
 
--- A duty takes seconds at most. A session that has held one for a minute hangs, sits idle in
--- its transaction, or wants to keep others from the duty. The owner of the schema sees when the
--- transaction of another role began only with pg_read_all_stats; otherwise the age is that of the
--- last time that the duty ended well.
+-- A duty takes seconds at most. A session that has held one for a minute hangs, is idle in its
+-- transaction, or blocks the duty on purpose. The owner of the schema sees when the transaction
+-- of another role began only with pg_read_all_stats. Otherwise the age is counted from the last
+-- time that the duty ended well.
 create or replace function holdfast.duty_holders(now_at timestamptz)
-returns table (duty text, pid integer, application text, role text, state text, since timestamptz, sentence text, remedy text)
+returns table (
+  duty text, pid integer, application text, role text, state text, since timestamptz, sentence text,
+  remedy text)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -133,13 +142,15 @@ as $$
     end
   from (
     select
-      substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role, a.state,
+      substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role,
+        a.state,
       coalesce(
         a.xact_start,
         case when k.pid is null then (
           select min(p.prepared) from pg_prepared_xacts p where p.database = current_database()
         ) end,
-        (select coalesce(d.done_at, d.looks[1]) from holdfast.duty d where d.name = substr(c.relname, 6))) as since
+        (select coalesce(d.done_at, d.looks[1]) from holdfast.duty d
+          where d.name = substr(c.relname, 6))) as since
     from pg_locks k
     join pg_class c on c.oid = k.relation
     left join pg_stat_activity a on a.pid = k.pid
@@ -153,4 +164,4 @@ as $$
   where h.since < now_at - interval '1 minute'
 $$;
 comment on function holdfast.duty_holders(timestamptz) is
-  'The sessions that have held a duty for more than a minute, with a sentence on each and what to do.';
+  'Return the sessions that have held a duty for more than a minute, each with a sentence and a remedy.';

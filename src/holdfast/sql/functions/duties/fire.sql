@@ -11,10 +11,10 @@
 --   once   the last one
 --   all    each of the last 7 days, a thousand at a time
 
--- The duty: jobs for all that is due, for about a second. Returns how long it is
--- until the next tick of any schedule, nothing or less if more are due; null if
--- there is none. What is due and locked, by another who fires or an operator, is
--- looked at again a little later.
+-- Run for about a second. The result is zero or less if more schedules are due, and null if
+-- there is no schedule. A schedule that another session has locked is looked at again a little
+-- later.
+-- holdfast: role worker
 create or replace function holdfast.fire()
 returns interval
 language plpgsql volatile security definer
@@ -26,12 +26,13 @@ declare
   now_at timestamptz := holdfast.clock();
   deadline timestamptz := clock_timestamp() + interval '1 second';
   due holdfast.schedule;
+  fired boolean := false;
   more boolean := false;
-  behind boolean := false; -- one that had more ticks than are fired at a time
+  behind boolean := false; -- a schedule that had more ticks than are fired at a time
   next_at timestamptz;
 begin
   perform holdfast.check_isolation('fire');
-  -- The clock was ahead, and is not any more. No tick comes twice for it.
+  -- The clock was ahead and was set back. No tick comes twice.
   update holdfast.schedule s
   set
     next_at = holdfast.tick_again(s, now_at), planned_at = now_at,
@@ -47,30 +48,37 @@ begin
     limit 1000
     for update skip locked
   loop
+    fired := true;
     more := clock_timestamp() > deadline;
     exit when more;
     begin
       perform holdfast.fire_one(due, now_at, deadline);
       behind := behind or (select s.next_at <= now_at from holdfast.schedule s where s.name = due.name);
     exception when others then
-      -- A lock, a deadlock, a full disk: that passes, and the tick is still due then.
+      -- Locks, deadlocks and full disks pass, and the tick is still due then.
       if left(sqlstate, 2) in ('40', '53', '55', '57', '58') then
         raise;
       end if;
-      -- One that is refused must stop no other; it is tried again at its next tick.
+      -- A schedule that is refused must not stop others. It is tried again at its next tick.
       update holdfast.schedule s
-      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at, skipped = s.skipped + 1
+      set error = left(sqlerrm, 1000), next_at = holdfast.tick_again(due, now_at), planned_at = now_at,
+        skipped = s.skipped + 1
       where s.name = due.name;
     end;
   end loop;
+  if fired then
+    perform holdfast.note_fired(now_at);
+  end if;
   next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
   more := more or behind or clock_timestamp() > deadline;
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;
-comment on function holdfast.fire() is 'Put the jobs of all schedules on their queues whose time has come; returns how long it is until the next one.';
+comment on function holdfast.fire() is
+  'Put the jobs of all due schedules on their queues. Returns how long it is until the next schedule is '
+  'due.';
 
--- The ticks of one schedule that are due, by its policy, until the deadline. The caller has locked it.
+-- Fire the due ticks of one schedule by its policy, until the deadline. The caller has locked the schedule.
 create or replace function holdfast.fire_one(due holdfast.schedule, now_at timestamptz, deadline timestamptz)
 returns void
 language plpgsql volatile
@@ -97,7 +105,8 @@ begin
       insert into holdfast.schedule_tick (schedule, tick) values (due.name, moment) on conflict do nothing;
       if found then
         due.last_job := holdfast.enqueue_tick(due, moment, now_at);
-        update holdfast.schedule_tick t set job_id = due.last_job where t.schedule = due.name and t.tick = moment;
+        update holdfast.schedule_tick t set job_id = due.last_job where t.schedule = due.name
+          and t.tick = moment;
       end if;
     end if;
     due.last_at := moment;
@@ -106,14 +115,15 @@ begin
     exit when clock_timestamp() > deadline;
   end loop;
   update holdfast.schedule s
-  set next_at = moment, planned_at = now_at, last_at = due.last_at, last_job = due.last_job, skipped = due.skipped, error = null
+  set next_at = moment, planned_at = now_at, last_at = due.last_at, last_job = due.last_job,
+    skipped = due.skipped, error = null
   where s.name = due.name;
 end
 $$;
 comment on function holdfast.fire_one(holdfast.schedule, timestamptz, timestamptz) is
-  'Put the jobs of one schedule on its queue, for the ticks that are due.';
+  'Put the jobs of one schedule on its queue for the ticks that are due.';
 
--- The job says which schedule it belongs to, and which tick.
+-- The headers of the job name its schedule and its tick.
 create or replace function holdfast.enqueue_tick(due holdfast.schedule, tick timestamptz, now_at timestamptz)
 returns uuid
 language plpgsql volatile
@@ -125,19 +135,21 @@ declare
     due.payload,
     due.queue,
     due.priority,
-    run_at => case when due.jitter > interval '0' and tick is not null then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
+    run_at => case when due.jitter > interval '0' and tick is not null
+      then nullif(greatest(tick + random() * due.jitter, now_at), now_at) end,
     max_attempts => due.max_attempts);
 begin
-  -- Names of our own, which enqueue() takes from nobody.
+  -- These names are reserved; enqueue() refuses them.
   update holdfast.live j
   set headers = jsonb_strip_nulls(jsonb_build_object('schedule', due.name, 'tick', enqueue_tick.tick))
   where j.id = job_id;
   return job_id;
 end
 $$;
-comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is 'Put the job of a schedule on its queue.';
+comment on function holdfast.enqueue_tick(holdfast.schedule, timestamptz, timestamptz) is
+  'Put the job of a schedule on its queue.';
 
--- A schedule of 0.1 does not say when its next time was worked out: not before its last one.
+-- A schedule of 0.1 has no planned_at: it was planned no earlier than its last tick.
 create or replace function holdfast.planned_ahead(given holdfast.schedule, now_at timestamptz)
 returns boolean
 language sql stable
@@ -145,9 +157,9 @@ as $$
   select coalesce(given.planned_at, greatest(given.last_at, given.created_at)) > now_at + interval '1 minute'
 $$;
 comment on function holdfast.planned_ahead(holdfast.schedule, timestamptz) is
-  'Whether the next time of a schedule was worked out by a clock that has been set back since.';
+  'Return whether the next time of a schedule was computed by a clock that has been set back since.';
 
--- The next tick, or a minute later for a schedule that has none: its zone is not known any more, say.
+-- A minute from now if there is no next tick, for example because the zone is no longer known.
 create or replace function holdfast.tick_again(given holdfast.schedule, now_at timestamptz)
 returns timestamptz
 language plpgsql stable
@@ -159,4 +171,39 @@ exception when others then
   return now_at + interval '1 minute';
 end
 $$;
-comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is 'The next time of a schedule, or in a minute if it cannot be told.';
+comment on function holdfast.tick_again(holdfast.schedule, timestamptz) is
+  'Return the next time of a schedule, or a minute from now if it cannot be computed.';
+
+-- Record that the duty ended well, at most once a minute. Several sessions may fire at the same
+-- time, and none of them waits for another one's note.
+create or replace function holdfast.note_fired(now_at timestamptz)
+returns void
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+  if not holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'fire'), now_at) then
+    return;
+  end if;
+  if not exists (select from holdfast.duty d where d.name = 'fire') then
+    insert into holdfast.duty (name, done_at) values ('fire', now_at) on conflict (name) do nothing;
+  end if;
+  update holdfast.duty d
+  set done_at = now_at
+  where d.name = (select o.name from holdfast.duty o where o.name = 'fire' for update skip locked);
+end
+$$;
+comment on function holdfast.note_fired(timestamptz) is
+  'Record that schedules were fired, unless another session is recording it.';
+
+-- A schedule that was planned by a clock that was ahead is due at once.
+create or replace function holdfast.next_tick(now_at timestamptz)
+returns timestamptz
+language sql stable
+as $$
+  select min(case when holdfast.planned_ahead(s, next_tick.now_at) then next_tick.now_at else s.next_at end)
+  from holdfast.schedule s
+  where s.paused_at is null
+$$;
+comment on function holdfast.next_tick(timestamptz) is
+  'Return when the next schedule is due; null if there is none.';

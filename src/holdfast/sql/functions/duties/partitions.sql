@@ -1,12 +1,12 @@
 -- holdfast: after retention
--- What becomes of a day past the longest retention, by the setting `disposal`:
+-- What happens to a day past the longest retention, by the setting `disposal`:
 --
 --   drop      it is dropped
---   archive   it is detached and moved to the schema holdfast_archive, and is yours
+--   archive   it is detached and moved to the schema holdfast_archive, which is yours
 --   export    it stays until somebody has exported it (`holdfast export`), and is dropped then
 --
--- Each needs the whole table for a moment, and steps back after 50 ms if somebody
--- reads it: every finish would wait behind us.
+-- Each needs a lock on the whole table for a moment. It gives up after 50 ms if the table is in
+-- use, since every finish would wait behind it.
 create or replace function holdfast.drop_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
@@ -37,14 +37,14 @@ begin
       end if;
       gone := gone + 1;
     exception when lock_not_available then
-      exit; -- somebody reads the table; the next round tries again
+      exit; -- the table is in use; the next round tries again
     end;
   end loop;
   return gone;
 end
 $$;
 comment on function holdfast.drop_partitions(timestamptz, text) is
-  'Drop the partitions of finished jobs, or of events, that are past the longest retention, or archive them.';
+  'Drop or archive the partitions of finished jobs, or of events, that are past the longest retention.';
 
 create or replace function holdfast.archive_partition(parent text, partition text, now_at timestamptz)
 returns void
@@ -54,7 +54,8 @@ as $$
 begin
   perform holdfast.make_archive(null);
   execute format('alter table holdfast.%I detach partition holdfast.%I', parent, partition);
-  execute format('alter table holdfast.%I reset (autovacuum_vacuum_insert_threshold)', partition); -- here it stays
+  -- here it stays
+  execute format('alter table holdfast.%I reset (autovacuum_vacuum_insert_threshold)', partition);
   execute format('alter table holdfast.%I set schema holdfast_archive', partition);
   execute format('comment on table holdfast_archive.%I is %L', partition, format(
     '%s of %s, archived by Holdfast on %s.',
@@ -62,11 +63,12 @@ begin
     to_date(right(partition, 8), 'YYYYMMDD'), (now_at at time zone 'UTC')::date));
 end
 $$;
-comment on function holdfast.archive_partition(text, text, timestamptz) is 'Move a partition to the schema holdfast_archive, under its name.';
+comment on function holdfast.archive_partition(text, text, timestamptz) is
+  'Move a partition to the schema holdfast_archive, under its name.';
 
--- The schema, and for what lay in a default partition a table. That one is made once and
--- stays, so it gets the columns that ours have and it lacks: those that a later release has
--- added, and those that were dropped there by hand.
+-- Create the schema, and a table for rows of a default partition. That table is made once and
+-- stays. So it gets the columns that it lacks: those that a later release has added, and those
+-- that were dropped there by hand.
 create or replace function holdfast.make_archive(parent text)
 returns void
 language plpgsql volatile
@@ -78,24 +80,29 @@ declare
 begin
   if to_regnamespace('holdfast_archive') is null then
     create schema holdfast_archive;
-    comment on schema holdfast_archive is 'Days past the retention of Holdfast; it does not look at them again.';
+    comment
+      on schema holdfast_archive is 'Days past the retention of Holdfast; it does not look at them again.';
   end if;
   if parent is null then
     return;
   end if;
   if to_regclass(format('holdfast_archive.%I', name)) is null then
     execute format('create table holdfast_archive.%I (like holdfast.%I)', name, parent);
-    execute format('comment on table holdfast_archive.%I is %L', name, 'Rows of days that had no partition of their own, archived by Holdfast.');
+    execute format(
+      'comment on table holdfast_archive.%I is %L', name,
+      'Rows of days that had no partition of their own, archived by Holdfast.');
   end if;
   for lacking in
-    select a.attname, format_type(a.atttypid, a.atttypmod) as type, a.attcollation::regcollation as collation, a.attcollation > 0 as collates
+    select a.attname, format_type(a.atttypid, a.atttypmod) as type, a.attcollation::regcollation as collation,
+      a.attcollation > 0 as collates
     from pg_attribute a
     where a.attrelid = format('holdfast.%I', parent)::regclass
       and a.attnum > 0
       and not a.attisdropped
       and not exists (
         select from pg_attribute o
-        where o.attrelid = format('holdfast_archive.%I', name)::regclass and o.attname = a.attname and not o.attisdropped)
+        where o.attrelid = format('holdfast_archive.%I', name)::regclass and o.attname = a.attname
+          and not o.attisdropped)
     order by a.attnum
   loop
     execute format('alter table holdfast_archive.%I add column %I %s %s', name, lacking.attname, lacking.type,
@@ -103,34 +110,46 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.make_archive(text) is 'Make the schema holdfast_archive if it is not there, and in it a table with every column of this one.';
+comment on function holdfast.make_archive(text) is
+  'Create the schema holdfast_archive if it is missing, and a table in it with every column of a '
+  'partitioned table.';
 
 create or replace function holdfast.about_rows(place regclass)
 returns bigint
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select greatest(pg_stat_get_live_tuples(place), (select c.reltuples::bigint from pg_class c where c.oid = place), 0)
+  select greatest(
+    pg_stat_get_live_tuples(place), (select c.reltuples::bigint from pg_class c where c.oid = place), 0)
 $$;
-comment on function holdfast.about_rows(regclass) is 'About how many rows a table has, by what the server has noticed.';
+comment on function holdfast.about_rows(regclass) is 'Return the approximate number of rows of a table.';
 
+-- holdfast: role viewer
 create or replace function holdfast.list_partitions()
-returns table (parent text, partition text, day date, rows bigint, bytes bigint, goes_at timestamptz, fate text, exported_at timestamptz)
+returns table (
+  parent text, partition text, day date, rows bigint, bytes bigint, goes_at timestamptz, fate text,
+  exported_at timestamptz)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select
     p.parent, p.partition, d.day, holdfast.about_rows(p.place), pg_total_relation_size(p.place),
     case when k.keep < interval '1000 years' and d.day is not null then p.high + k.keep end,
-    case when d.day is null then 'row by row' when k.keep >= interval '1000 years' then 'keep' else k.disposal end,
+    case when d.day is null then 'row by row' when k.keep >= interval '1000 years' then 'keep'
+      else k.disposal end,
     e.exported_at
   from holdfast.partitions() p
-  cross join lateral (select (p.low at time zone 'UTC')::date as day where p.low > '-infinity' union all select null where p.low = '-infinity') d
+  cross
+    join lateral (
+    select (p.low at time zone 'UTC')::date as day where p.low > '-infinity' union all select null
+    where p.low = '-infinity') d
   cross join (
-    select holdfast.longest_retention() as keep, coalesce((select q.disposal from holdfast.queue q where q.name = '*'), 'drop') as disposal
+    select holdfast.longest_retention() as keep,
+      coalesce((select q.disposal from holdfast.queue q where q.name = '*'), 'drop') as disposal
   ) k
   left join holdfast.exported e on e.partition = p.partition
   order by p.parent desc, d.day nulls first
 $$;
 comment on function holdfast.list_partitions() is
-  'The partitions of finished jobs and of events: about how many rows, how many bytes with indexes, when they go and how.';
+  'List the partitions of finished jobs and of events: their approximate rows, their bytes with indexes, '
+  'and when and how they go.';

@@ -1,13 +1,19 @@
--- Make due jobs pending: delayed ones at the end of their lane, retried and
--- snoozed ones in the returned lane, so that a retry does not queue up behind a
--- million others. The index is read from a low-water mark on, not from its
--- beginning, where the entries of all those promoted lie for as long as anyone
--- holds an old snapshot: see advance.sql. Bounded in rows, so that a flood of due jobs is let in bit by
--- bit. Returns how long it is until the next one is due (the caller's clock may be
--- wrong, so not when); nothing or less means that more are waiting already. What is due
--- and was left, because somebody has locked it or promotes it just now, is looked at
--- again a little later.
-create or replace function holdfast.promote(amount integer default 2000)
+-- holdfast: after replace
+-- Make due jobs pending: delayed jobs at the end of their lane, retried and snoozed jobs in
+-- the returned lane, so that a retry does not wait behind a million others.
+--
+-- The index is read from a low-water mark. At its beginning lie the entries of all jobs
+-- promoted since the oldest snapshot that anyone holds: see advance.sql.
+--
+-- One call promotes at most `amount` jobs, so that a flood of due jobs does not take the
+-- server from others. The result is an interval and not a time, since the caller's clock may
+-- be wrong; zero or less means that more jobs are due now. Due jobs that another session has
+-- locked or is promoting are looked at again a little later.
+--
+-- Workers of 0.2 call promote(amount) and expect it to fire schedules. `also_fire` can go in
+-- 0.5, two releases later.
+-- holdfast: role worker
+create or replace function holdfast.promote(amount integer default 2000, also_fire boolean default true)
 returns interval
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -22,7 +28,6 @@ declare
   due_from timestamptz := (select w.promote_from from holdfast.writer_watch w);
   due uuid[];
   more boolean;
-  fired boolean := false;
   next_tick timestamptz;
   next_at timestamptz;
 begin
@@ -30,21 +35,18 @@ begin
   if promote.amount is null or promote.amount not between 1 and 100000 then
     perform holdfast.refuse_value('amount', promote.amount::text, 'must be between 1 and 100000');
   end if;
-  -- The ticks of schedules fall due as well; and after the clock was ahead, at once.
-  next_tick := (
-    select min(case when holdfast.planned_ahead(s, now_at) then now_at else s.next_at end)
-    from holdfast.schedule s
-    where s.paused_at is null);
+  if promote.also_fire then
+    next_tick := holdfast.next_tick(now_at);
+  end if;
   if next_tick <= now_at then
     begin
       next_tick := now_at + holdfast.fire();
-      fired := true;
     exception when others then
-      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops it
+      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops schedules
       perform holdfast.note_duty('fire', sqlerrm);
     end;
   end if;
-  -- Who does not get the lock leaves the work to the one who has it.
+  -- A session that does not get the lock leaves the work to the session that has it.
   if holdfast.try_duty('promote') then
     select array_agg(d.id order by d.run_at, d.seq)
     into due
@@ -65,9 +67,6 @@ begin
     if holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'promote'), now_at) then
       perform holdfast.note_done('promote', now_at);
     end if;
-    if fired then -- under this lock, because those who fire at the same time must not wait for each other
-      perform holdfast.note_done('fire', now_at);
-    end if;
   end if;
   select j.run_at into next_at
   from holdfast.live j
@@ -76,15 +75,19 @@ begin
   order by j.run_at
   limit 1;
   return least(
-    case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds' else next_at - now_at end,
+    case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds'
+      else next_at - now_at end,
     next_tick - now_at);
 end
 $$;
-comment on function holdfast.promote(integer) is
-  'Make due jobs pending, and put the jobs of schedules on their queues; returns how long it is until the next one is due.';
+comment on function holdfast.promote(integer, boolean) is
+  'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers '
+  'of 0.2 rely '
+  'on, fire due schedules first, as fire() does.';
+select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
--- Scheduled jobs, locked by the caller, become pending in the order given; one
--- whose attempts are used up (the maximum may have been lowered) dies instead.
+-- The caller has locked these scheduled jobs. They become pending in the order given. A job that
+-- has no attempts left, because the maximum was lowered, dies instead.
 create or replace function holdfast.make_pending(ids uuid[], now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -108,7 +111,7 @@ begin
       seq = o.new_seq,
       changed_at = now_at
     from (
-      -- Places are given out above the sort; a join there would mix them up.
+      -- nextval() is called above the sort; a join there would change the order.
       select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
       from (
         select j.place, s.new_lane
@@ -117,8 +120,10 @@ begin
           select j.ctid as place, j.lane_id, j.attempt from holdfast.live j where j.id = i.id offset 0
         ) j
         join (
-          select k.lane_id, k.again, holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
-          from (select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
+          select k.lane_id, k.again,
+            holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
+          from (
+            select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
         ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
         order by i.n
       ) d
@@ -130,7 +135,8 @@ begin
   perform holdfast.wake_lanes(lanes);
 end
 $$;
-comment on function holdfast.make_pending(uuid[], timestamptz) is 'Make scheduled jobs pending, in the order given.';
+comment on function holdfast.make_pending(uuid[], timestamptz) is
+  'Make scheduled jobs pending, in the order given.';
 
 create or replace function holdfast.bury_spent(ids uuid[], now_at timestamptz)
 returns bigint
@@ -147,4 +153,5 @@ as $$
     and j.attempt >= j.max_attempts
   having count(*) > 0
 $$;
-comment on function holdfast.bury_spent(uuid[], timestamptz) is 'Move those of these live jobs whose attempts are used up to the dead letters.';
+comment on function holdfast.bury_spent(uuid[], timestamptz) is
+  'Move those of these live jobs that have no attempts left to the dead letters.';

@@ -1,3 +1,4 @@
+-- holdfast: after replace
 -- Take back the jobs of workers that are not provably alive; returns how many.
 --
 -- A worker is lost when it has sent no heartbeat for its lease time *while recover()
@@ -13,9 +14,13 @@
 --
 -- take_back() decides which jobs pay for the death of a worker.
 --
+-- Workers of 0.2 call recover() and expect it to fold statistics. `also_fold` can go in 0.5,
+-- two releases later.
+--
 -- Lock order: rows of `worker`, then of `live`. Locked jobs are skipped: a
 -- report on them is under way, and the next look comes soon.
-create or replace function holdfast.recover(timeout interval default null)
+-- holdfast: role worker operator
+create or replace function holdfast.recover(timeout interval default null, also_fold boolean default true)
 returns integer
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -64,7 +69,8 @@ begin
   end if;
 
   -- By hand, take back everything. As a duty, stop after a second and continue at the next look.
-  total := holdfast.look_after_gone(now_at, case when recover.timeout is null then begun + interval '1 second' else 'infinity' end);
+  total := holdfast.look_after_gone(
+    now_at, case when recover.timeout is null then begun + interval '1 second' else 'infinity' end);
   -- A worker ends handlers that run too long. If it hangs, its heartbeats may continue, so
   -- the deadline is enforced here, a little later.
   total := total + holdfast.take_back(
@@ -78,9 +84,8 @@ begin
       limit 5000),
     now_at,
     'timed out: it ran longer than its timeout, and its worker did not stop it');
-  -- Add up recent statistics here: a separate duty would cost one more statement each second.
-  -- If jobs were taken back, skip it: others wait for the commit of this transaction.
-  if recover.timeout is null and total = 0 then
+  -- If jobs were taken back, do not fold statistics: other sessions wait for the commit.
+  if recover.also_fold and recover.timeout is null and total = 0 then
     begin
       perform holdfast.fold_stats(false);
     exception when others then
@@ -90,8 +95,11 @@ begin
   return total;
 end
 $$;
-comment on function holdfast.recover(interval) is
-  'Take back the jobs of workers not heard of for their lease time, or for the timeout given by hand; returns how many.';
+comment on function holdfast.recover(interval, boolean) is
+  'Take back the jobs of workers that were silent for their lease time, or for a timeout given by hand. '
+  'Returns how '
+  'many. With also_fold, which workers of 0.2 rely on, fold statistics too, as fold_stats() does.';
+select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover(interval, boolean)');
 
 -- Note a look at the workers. Give a new lease to those whose silence may only mean that
 -- nobody looked. Returns the time of the look before the last: workers heard of since are
@@ -128,7 +136,9 @@ begin
   return looks[2];
 end
 $$;
-comment on function holdfast.look(timestamptz) is 'Note a look at the workers and give a new lease to those whose silence may only mean that nobody looked; returns the time of the look before the last.';
+comment on function holdfast.look(timestamptz) is
+  'Record a look at the workers, and give a new lease to workers whose silence may only mean that nobody '
+  'looked. Returns the time of the look before the last.';
 
 -- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
 -- `until`; the next look continues.
@@ -173,9 +183,11 @@ begin
   looked_at := array(
     select w.id from holdfast.worker w
     where w.id = any(gone)
-      and case when w.awaits is null then w.left_at is null or writers = '{}' else not w.awaits <@ writers end);
+      and case when w.awaits is null then w.left_at is null or writers = '{}'
+        else not w.awaits <@ writers end);
   loop
-    select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases, array_agg(j.worker_id) as workers into held
+    select coalesce(array_agg(j.id), '{}') as ids, array_agg(j.lease) as leases,
+      array_agg(j.worker_id) as workers into held
     from (
       select j.id, j.lease, j.worker_id from holdfast.live j
       where j.state = 'claimed'
@@ -214,7 +226,8 @@ begin
 end
 $$;
 comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
-  'Take back the jobs that lost or departed workers hold, also from claims that were under way at their end; returns how many.';
+  'Take back the jobs that lost or departed workers hold, also those of claims that were under way. Returns'
+  ' how many.';
 
 -- Take held jobs away from their workers; returns how many. The caller has locked them.
 -- Without a reason, their workers were lost, and who_pays() decides about the attempts.
@@ -222,6 +235,8 @@ comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
 --
 -- A job that was asked to cancel is cancelled. A job that pays with its last attempt is
 -- dead. All others go back to the queue as suspects.
+--
+-- The body is long on purpose: it is the table of who pays for a death, row by row.
 create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text)
 returns integer
 language plpgsql volatile
@@ -258,12 +273,16 @@ begin
   select j.id, j.attempt, now_at, j.worker_id,
     coalesce(
       take_back.reason,
-      format('lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id, coalesce(w.name, 'unknown')))
+      format(
+        'lost: worker %s (%s) died or was cut off while it ran this job', j.worker_id,
+        coalesce(w.name, 'unknown')))
   from holdfast.live j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
   -- How long they ran is not known. Jobs that were asked to cancel are no failures.
-  perform holdfast.note_ends('failed', array_agg(j.lane_id), array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
+  perform holdfast.note_ends(
+    'failed', array_agg(j.lane_id),
+    array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
   from holdfast.live j
   where j.id = any(charged)
     and j.cancel_requested_at is null
@@ -272,7 +291,9 @@ begin
   -- Skip locked workers: a worker that is leaving may be waiting for these jobs.
   update holdfast.worker w
   set recovered = w.recovered + n.jobs
-  from (select j.worker_id, count(*)::integer as jobs from holdfast.live j where j.id = any(ids) group by j.worker_id) n
+  from (
+    select j.worker_id, count(*)::integer as jobs from holdfast.live j where j.id = any(ids)
+    group by j.worker_id) n
   where w.id = n.worker_id
     and w.id in (
       select s.id from holdfast.worker s
@@ -285,15 +306,18 @@ begin
   set
     lease = gen_random_uuid(),
     last_error = case
-      when j.id = any(charged) then coalesce(take_back.reason, 'lost: its worker died or was cut off while it ran')
+      when j.id = any(charged)
+        then coalesce(take_back.reason, 'lost: its worker died or was cut off while it ran')
       else j.last_error
     end
   where j.id = any(ids);
 
-  cancelled := array(select j.id from holdfast.live j where j.id = any(ids) and j.cancel_requested_at is not null);
+  cancelled := array(
+    select j.id from holdfast.live j where j.id = any(ids) and j.cancel_requested_at is not null);
   dead := array(
     select j.id from holdfast.live j
-    where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(started.ended)) and j.cancel_requested_at is null);
+    where j.id = any(charged) and (j.attempt >= j.max_attempts or j.id = any(started.ended))
+      and j.cancel_requested_at is null);
   waiting := array(select i from unnest(ids) i where i <> all(cancelled || dead));
   perform holdfast.end_jobs('cancelled', cancelled, null, now_at);
   perform holdfast.end_jobs('dead', dead, null, now_at);
@@ -310,7 +334,8 @@ begin
     waiting, 'job.recovered',
     array(
       select jsonb_strip_nulls(jsonb_build_object(
-        'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason, 'deaths', d.deaths,
+        'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason, 'deaths',
+          d.deaths,
         'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(waiting) with ordinality i (id, n)
       left join lateral (select j.worker_id from holdfast.live j where j.id = i.id offset 0) j on true
@@ -324,12 +349,14 @@ begin
   set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
   where j.id = any(spared);
   -- As suspects (kind 2). All that do not pay get their attempt back.
-  perform holdfast.put_back(waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
+  perform holdfast.put_back(
+    waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
   delete from holdfast.running x where x.job_id = any(ids);
   return cardinality(ids);
 end
 $$;
-comment on function holdfast.take_back(uuid[], timestamptz, text) is 'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';
+comment on function holdfast.take_back(uuid[], timestamptz, text) is
+  'Take held jobs away from their workers: back to the queue, to the dead letters, or cancelled.';
 
 -- Decide which started jobs pay with their attempt for the death of their worker, and which
 -- of those end. Jobs that had not started are left out: they get their attempt back.
@@ -352,7 +379,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   with held as (
     select
-      j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started, coalesce(x.once, false) as once,
+      j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started,
+        coalesce(x.once, false) as once,
       l.kind = 2 as suspect, d.longest, w.lease_time,
       -- This death is one more. A suspect without a count has been through one: it was held
       -- then, but its start was not on record.
@@ -361,12 +389,14 @@ as $$
     from holdfast.live j
     join holdfast.lane l on l.id = j.lane_id
     left join holdfast.worker w on w.id = j.worker_id
-    left join lateral (select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
+    left join lateral (
+      select x.* from holdfast.running x where x.job_id = j.id and x.lease = j.lease offset 0) x on true
     left join lateral (select d.* from holdfast.death d where d.job_id = j.id offset 0) d on true
     where j.id = any(ids)
   ),
   seen as (
-    select h.*, h.suspect and h.started and h.alive_at - h.claimed_at < holdfast.clearing_time(h.longest) as uncleared
+    select h.*, h.suspect and h.started
+      and h.alive_at - h.claimed_at < holdfast.clearing_time(h.longest) as uncleared
     from held h
   ),
   judged as (
@@ -383,7 +413,8 @@ as $$
               select
               from holdfast.live j
               join holdfast.lane l on l.id = j.lane_id
-              left join lateral (select d.longest from holdfast.death d where d.job_id = j.id offset 0) d on true
+              left join lateral (select d.longest from holdfast.death d where d.job_id = j.id offset 0) d
+                on true
               where j.worker_id = s.worker_id
                 and j.state = 'claimed'
                 and l.kind = 2
@@ -401,4 +432,5 @@ as $$
   where g.started
 $$;
 comment on function holdfast.who_pays(uuid[], timestamptz, text) is
-  'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and how long each may have run.';
+  'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and'
+  ' how long each job may have run.';

@@ -1,22 +1,21 @@
--- How long what has ended is kept: finished jobs and events for the retention of their
--- queue, dead letters for its dead_retention. What has not ended is never touched.
+-- How long ended jobs are kept: finished jobs and events for the retention of their queue, dead
+-- letters for its dead_retention. Jobs that have not ended are never touched.
 --
--- A day past the longest retention goes as a whole (functions/upkeep.sql), which costs
--- nothing. For queues with a shorter one, rows are deleted out of partitions that stay.
--- `finished` has no index by time, which every finish would pay for; so partitions are
--- searched block by block, a little at a time, and only those where something can be
--- past its time:
+-- A day past the longest retention is dropped as a whole (functions/duties/upkeep.sql), which
+-- costs nothing. For queues with a shorter retention, rows are deleted from partitions that stay.
+-- `finished` has no index by time, since every finish would pay for it. So partitions are
+-- searched block by block, a little at a time, and only if they may hold expired rows:
 --
---   pass   once through the whole partition. One when a queue's retention has gone
---          by for the whole day, and a few while it goes by: every 24th part of the
---          retention, of a large partition every 5 minutes at most
---   tail   where a table grows at its end, what stood there a retention ago is past it
---          now: so a queue that keeps nothing is cleared within three minutes, however
---          large the partition is
+--   pass   once through the whole partition: one when a queue's retention has passed for the
+--          whole day, and a few while it passes. Every 24th part of the retention; for a large
+--          partition every 5 minutes at most
+--   tail   where a table grows at its end, the rows of one retention ago have expired by now. So
+--          a queue that keeps nothing is cleared within three minutes, however large the
+--          partition is
 --
--- With one retention for all queues there is nothing to search but the default partitions.
+-- With one retention for all queues only the default partitions are searched.
 
--- Not less than a minute: who waits for a result must find it.
+-- At least a minute, so that a waiting session finds the result.
 create or replace function holdfast.retentions()
 returns table (queue text, span interval)
 language sql stable
@@ -27,7 +26,8 @@ as $$
   where q.retention is not null
     or q.name = '*'
 $$;
-comment on function holdfast.retentions() is 'How long the finished jobs of each queue with a retention of its own are kept, and by * those of all others.';
+comment on function holdfast.retentions() is
+  'Return how long each queue with a retention of its own keeps its finished jobs, and * for all others.';
 
 create or replace function holdfast.longest_retention()
 returns interval
@@ -36,28 +36,33 @@ set search_path = pg_catalog, pg_temp
 as $$
   select max(r.span) from holdfast.retentions() r
 $$;
-comment on function holdfast.longest_retention() is 'How long the queue that keeps its finished jobs longest keeps them.';
+comment on function holdfast.longest_retention() is
+  'Return the longest time for which a queue keeps its finished jobs.';
 
--- The partitions of finished jobs and of events, with the times that they hold.
+-- Return the partitions of finished jobs and of events with their bounds.
 create or replace function holdfast.partitions()
 returns table (parent text, partition text, place regclass, low timestamptz, high timestamptz)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  select p.relname, c.relname, c.oid::regclass, coalesce(d.low, '-infinity'), coalesce(d.low + interval '24 hours', 'infinity')
+  select p.relname, c.relname, c.oid::regclass, coalesce(d.low, '-infinity'),
+    coalesce(d.low + interval '24 hours', 'infinity')
   from pg_class p
   join pg_inherits i on i.inhparent = p.oid
   join pg_class c on c.oid = i.inhrelid
   cross join lateral (
-    select case when c.relname ~ '_[0-9]{8}$' then to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' end as low
+    select case when c.relname ~ '_[0-9]{8}$'
+      then to_date(right(c.relname, 8), 'YYYYMMDD')::timestamp at time zone 'UTC' end as low
   ) d
   where p.relnamespace = 'holdfast'::regnamespace
     and p.relname in ('finished', 'event')
 $$;
-comment on function holdfast.partitions() is 'The partitions of finished jobs and of events, with the times that they hold.';
+comment on function holdfast.partitions() is
+  'Return the partitions of finished jobs and of events with their bounds.';
 
--- Search partitions for what is past the retention of its queue, and delete dead letters
--- past theirs; for a worker, who comes back at once where there is more.
+-- Search partitions for expired rows, and delete expired dead letters. A worker calls this, and
+-- returns at once if there is more.
+-- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
 language plpgsql volatile security definer
@@ -77,7 +82,7 @@ begin
   then
     return false;
   end if;
-  -- Nearly always: then nothing is written.
+  -- The usual case: nothing is written.
   if not holdfast.sweep_due(now_at) then
     return false;
   end if;
@@ -90,7 +95,8 @@ begin
 end
 $$;
 comment on function holdfast.sweep(interval) is
-  'Delete, for a fraction of a second, finished jobs, events and dead letters past the retention of their queue; whether there is more. Not if the last one was less than a rest ago.';
+  'Delete finished jobs, events and dead letters past the retention of their queue, for a fraction of a '
+  'second. Returns whether there is more. Does nothing if the last sweep was less than a rest ago.';
 
 create or replace function holdfast.sweep_due(now_at timestamptz)
 returns boolean
@@ -100,11 +106,13 @@ as $$
   select exists (select from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due)
     or exists (select from holdfast.dead_past(now_at, 1))
 $$;
-comment on function holdfast.sweep_due(timestamptz) is 'Whether there is anything for a sweep to do.';
+comment on function holdfast.sweep_due(timestamptz) is 'Return whether a sweep has anything to do.';
 
--- The partitions to be searched now.
+-- The partitions to search now.
 create or replace function holdfast.sweeps(now_at timestamptz)
-returns table (parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean, touched_at timestamptz)
+returns table (
+  parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean,
+  touched_at timestamptz)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
@@ -138,7 +146,8 @@ as $$
             or m.passed_under <> k.under
             or m.passed_at - s.span < p.high
             and (
-              now_at - m.passed_at >= greatest(s.span / 24, case when b.blocks > 2048 then interval '5 minutes' else '0' end)
+              now_at - m.passed_at >= greatest(
+                s.span / 24, case when b.blocks > 2048 then interval '5 minutes' else '0' end)
               or now_at - s.span >= p.high
             )
           )
@@ -147,10 +156,11 @@ as $$
   ) d
   where k.shortest < k.longest or p.low = '-infinity'
 $$;
-comment on function holdfast.sweeps(timestamptz) is 'Which partitions may hold something past the retention of its queue, and what there is to be done.';
+comment on function holdfast.sweeps(timestamptz) is
+  'Return which partitions may hold rows past the retention of their queue, and what is to be done.';
 
--- For about a third of a second, and 512 blocks at a time, those first that were
--- left alone for longest.
+-- Search for about a third of a second, 512 blocks at a time, beginning with the partitions that
+-- were searched longest ago.
 create or replace function holdfast.sweep_partitions(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -164,9 +174,11 @@ declare
   mark holdfast.swept;
   done integer := 0;
 begin
-  delete from holdfast.swept m where not exists (select from holdfast.partitions() p where p.partition = m.partition);
+  delete from holdfast.swept m
+    where not exists (select from holdfast.partitions() p where p.partition = m.partition);
   for due in
-    select s.* from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due order by s.touched_at nulls first, s.low desc
+    select s.* from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due
+      order by s.touched_at nulls first, s.low desc
   loop
     exit when clock_timestamp() > enough_at;
     select m.* into mark from holdfast.swept m where m.partition = due.partition;
@@ -176,11 +188,12 @@ begin
     end if;
     if due.tail_due then
       while mark.tail < mark.seen and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(due.parent, due.partition, mark.tail, least(mark.tail + 512, mark.seen), now_at, longest);
+        done := done + holdfast.sweep_blocks(
+          due.parent, due.partition, mark.tail, least(mark.tail + 512, mark.seen), now_at, longest);
         mark.tail := least(mark.tail + 512, mark.seen);
       end loop;
       if mark.tail >= mark.seen then
-        -- Several who write at once fill some of the last blocks later.
+        -- Sessions that write at the same time may fill some of the last blocks later.
         mark.tail := greatest(mark.seen - 64, 0);
         mark.seen := due.blocks;
         mark.seen_at := now_at;
@@ -193,7 +206,8 @@ begin
         mark.hand := 0;
       end if;
       while mark.hand < due.blocks and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(due.parent, due.partition, mark.hand, mark.hand + 512, now_at, longest);
+        done := done + holdfast.sweep_blocks(
+          due.parent, due.partition, mark.hand, mark.hand + 512, now_at, longest);
         mark.hand := mark.hand + 512;
       end loop;
       if mark.hand >= due.blocks then
@@ -209,11 +223,12 @@ begin
   return done;
 end
 $$;
-comment on function holdfast.sweep_partitions(timestamptz) is 'Delete finished jobs and events past the retention of their queue; returns how many.';
+comment on function holdfast.sweep_partitions(timestamptz) is
+  'Delete finished jobs and events past the retention of their queue. Returns how many.';
 
--- Of a day, rows of queues that keep less than the longest: the rest goes with the day.
--- Of a default partition all that is past its time, archived or exported first where
--- disposal says so. Events stay with a job that lives, or is a dead letter.
+-- Of a day, delete rows of queues with less than the longest retention: the others go with the
+-- day. Of a default partition, delete all expired rows, archived or exported first if disposal
+-- says so. Events stay with a live job or a dead letter.
 create or replace function holdfast.sweep_blocks(
   parent text, partition text, from_block bigint, to_block bigint, now_at timestamptz, longest interval)
 returns integer
@@ -228,24 +243,28 @@ declare
     when not is_default then '-infinity'
     when disposal = 'export' then least(
       now_at - longest,
-      coalesce((select e.until from holdfast.exported e where e.partition = sweep_blocks.partition), '-infinity'))
+      coalesce(
+        (select e.until from holdfast.exported e where e.partition = sweep_blocks.partition), '-infinity'))
     else now_at - longest
   end;
   queues constant text[] := array(select r.queue from holdfast.retentions() r order by r.queue);
   pasts constant timestamptz[] := array(
-    select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r order by r.queue);
+    select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r
+      order by r.queue);
   others constant timestamptz := pasts[array_position(queues, '*')];
   archives boolean := false;
   columns text;
   ids uuid[];
 begin
   if is_default and disposal = 'archive' then
-    execute format('select exists (select from holdfast.%I o where o.ctid >= $1 and o.ctid < $2 and o.%I < $3)', partition, time_column)
+    execute format(
+      'select exists (select from holdfast.%I o where o.ctid >= $1 and o.ctid < $2 and o.%I < $3)', partition,
+      time_column)
     into archives
     using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, past;
     if archives then
       perform holdfast.make_archive(parent);
-      -- By their names: those of the archive may stand in another order.
+      -- By name, since the columns of the archive may be in another order.
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns
       from pg_attribute a
       where a.attrelid = format('holdfast.%I', partition)::regclass
@@ -282,9 +301,9 @@ begin
 end
 $$;
 comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestamptz, interval) is
-  'Delete what is past the retention of its queue out of some blocks of a partition; returns how much.';
+  'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
--- What was kept besides of jobs that are gone. An id may have been used again since.
+-- Delete what is kept in other tables for jobs that are gone. An id may have been used again since.
 create or replace function holdfast.forget_rest(ids uuid[])
 returns void
 language plpgsql volatile
@@ -309,9 +328,10 @@ begin
   delete from holdfast.event_count c where c.job_id = any(gone);
 end
 $$;
-comment on function holdfast.forget_rest(uuid[]) is 'Delete errors, steps, checkpoints and counts of events of jobs that are no more.';
+comment on function holdfast.forget_rest(uuid[]) is
+  'Delete errors, steps, checkpoints and event counts of jobs that no longer exist.';
 
--- Queue by queue along the index, so that what is kept longer is not looked at.
+-- Queue by queue along the index, so that letters that are kept longer are not read.
 create or replace function holdfast.dead_past(now_at timestamptz, amount integer)
 returns setof uuid
 language sql volatile
@@ -346,7 +366,8 @@ as $$
   ) d
   limit dead_past.amount
 $$;
-comment on function holdfast.dead_past(timestamptz, integer) is 'Dead letters past the retention of their queue, locked.';
+comment on function holdfast.dead_past(timestamptz, integer) is
+  'Lock and return dead letters past the retention of their queue.';
 
 create or replace function holdfast.forget_dead(now_at timestamptz)
 returns integer
@@ -363,4 +384,6 @@ begin
   return cardinality(ids);
 end
 $$;
-comment on function holdfast.forget_dead(timestamptz) is 'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps; returns how many.';
+comment on function holdfast.forget_dead(timestamptz) is
+  'Delete up to 5,000 dead letters past the retention of their queue, with their errors and steps. Returns '
+  'how many.';

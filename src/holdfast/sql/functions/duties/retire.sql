@@ -59,7 +59,8 @@ begin
 end
 $$;
 comment on function holdfast.retire_lanes(timestamptz) is
-  'Take one step towards the removal of lanes that have been empty for ten minutes; returns how many were removed.';
+  'Take one step towards removing lanes that have been empty for ten minutes. Returns how many were '
+  'removed.';
 
 -- No index finds scheduled jobs, held jobs or rows of stat_delta by their lane. So this
 -- view lists all lanes that they use, once for all lanes under test.
@@ -69,7 +70,8 @@ union
 select j.lane_id from holdfast.live j where j.state = 'claimed'
 union
 select unnest(d.lanes) from holdfast.stat_delta d;
-comment on view holdfast.lane_in_use is 'The lanes that scheduled jobs, held jobs or counts not yet added up use.';
+comment on view holdfast.lane_in_use is
+  'Return the lanes of scheduled jobs, held jobs and counts that are not yet folded.';
 
 create or replace function holdfast.mark_lanes(me bigint, now_at timestamptz)
 returns void
@@ -80,7 +82,8 @@ as $$
   from holdfast.lane l
   where not exists (select from holdfast.retired_lane r where r.lane_id = l.id offset 0)
     and not exists (
-      select from holdfast.lane_activity a where a.lane_id = l.id and a.at >= now_at - interval '10 minutes' offset 0)
+      select from holdfast.lane_activity a where a.lane_id = l.id
+        and a.at >= now_at - interval '10 minutes' offset 0)
     and not exists (
       select from holdfast.live j
       where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head
@@ -88,7 +91,8 @@ as $$
     and not exists (select from holdfast.lane_in_use u where u.lane_id = l.id)
   limit 20000
 $$;
-comment on function holdfast.mark_lanes(bigint, timestamptz) is 'Mark lanes that have been empty for ten minutes.';
+comment on function holdfast.mark_lanes(bigint, timestamptz) is
+  'Mark lanes that have been empty for ten minutes.';
 
 -- One statement looks for jobs in all states, so it sees a job in exactly one state. With
 -- several, a job could change its state in between and be missed by each.
@@ -120,7 +124,8 @@ begin
   return removed;
 end
 $$;
-comment on function holdfast.remove_lanes(bigint) is 'Remove retired lanes that are empty; the others are ordinary lanes again.';
+comment on function holdfast.remove_lanes(bigint) is
+  'Remove retired lanes that are empty, and make the others ordinary lanes again.';
 
 -- Every transaction locks its own virtual id from begin to end, even if it writes nothing,
 -- and any role can see that lock. A prepared transaction has no such lock. It is listed by
@@ -139,7 +144,8 @@ as $$
     -- Autovacuum (which has no user) and sessions of other databases insert no jobs here.
     and (a.datname is null or (a.datname = current_database() and a.usesysid is not null))
 $$;
-comment on function holdfast.open_transactions() is 'The transactions that are open in this database, except this one.';
+comment on function holdfast.open_transactions() is
+  'Return the open transactions of this database, except this one.';
 
 create or replace function holdfast.prepared_transactions()
 returns text[]
@@ -150,7 +156,7 @@ as $$
   from pg_prepared_xacts p
   where p.database = current_database()
 $$;
-comment on function holdfast.prepared_transactions() is 'The prepared transactions of this database.';
+comment on function holdfast.prepared_transactions() is 'Return the prepared transactions of this database.';
 
 -- A noted transaction that is no longer open has ended or was prepared, which changes its
 -- name. So when one is gone, every transaction that is prepared by now counts as still open.
@@ -171,7 +177,8 @@ begin
   return still || array(select n from unnest(noted) n where n like 'prepared %' and n = any(prepared));
 end
 $$;
-comment on function holdfast.still_open(text[]) is 'Return which of these transactions are still open, or may have been prepared since.';
+comment on function holdfast.still_open(text[]) is
+  'Return which of these transactions are still open, or may have been prepared since.';
 
 -- Return whether the current transaction may insert jobs into a lane by hand. It may not if
 -- the lane is retired and under watch (step 2 or later), and this transaction is none of
@@ -194,4 +201,4 @@ as $$
           and k.virtualtransaction = any(w.open)))
 $$;
 comment on function holdfast.takes_jobs(integer) is
-  'Whether a lane is not retired, or this transaction may have looked it up before it was.';
+  'Return whether a lane is not retired, or this transaction may have looked it up before it was.';

@@ -1,12 +1,13 @@
--- What was done, counted: finish() and its like append to stat_delta, fold_stats() adds it up in stat.
+-- Count what was done: finish() and others append to stat_delta, and fold_stats() adds it up in stat.
 --
--- A report costs as much as one more row for a whole batch, and waits for nobody. The duty adds the rows of the last
--- moments to those of their minute and their hour, once a second while there is work. What came in late, from a long
--- transaction, is found once a minute: to look for it each time would be to walk over all that was deleted since the
+-- A batch of reports costs one more row and waits for nobody. Once a second, the duty adds the
+-- latest rows to those of their minute and their hour. Rows that a long transaction committed
+-- late are found once a minute: each search for them walks over all that was deleted since the
 -- oldest snapshot that anyone holds.
 
--- Times are kept as counts in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
--- Bucket 0 is below the first of these, bucket 51 from the last one on.
+-- Times are counted in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
+-- Bucket 0 lies below the first bound, bucket 51 above the last.
+-- holdfast: role viewer
 create or replace function holdfast.stat_bounds()
 returns double precision[]
 language sql immutable parallel safe
@@ -14,19 +15,20 @@ as $$
   select '{0.0001,0.00016,0.00025,0.0004,0.00063,0.001,0.0016,0.0025,0.004,0.0063,0.01,0.016,0.025,0.04,0.063,0.1,0.16,0.25,0.4,0.63,1,1.6,2.5,4,6.3,10,16,25,40,63,100,160,250,400,630,1000,1600,2500,4000,6300,10000,16000,25000,40000,63000,100000,160000,250000,400000,630000,1000000}'::double precision[]
 $$;
 comment on function holdfast.stat_bounds() is
-  'The bounds, in seconds, between the buckets in which waiting and running times are counted.';
+  'Return the bounds, in seconds, of the buckets for waiting and running times.';
 
--- Both buckets in one number, 64 × waited + ran; 63 stands for unknown. It is inlined where it is called.
+-- The number is 64 × waited + ran; 63 means unknown. PostgreSQL inlines the function.
 create or replace function holdfast.stat_bucket(waited double precision, ran double precision)
 returns integer
 language sql immutable parallel safe
 as $$
-  select coalesce(width_bucket(waited, holdfast.stat_bounds()), 63) * 64 + coalesce(width_bucket(ran, holdfast.stat_bounds()), 63)
+  select coalesce(width_bucket(waited, holdfast.stat_bounds()), 63) * 64 + coalesce(
+    width_bucket(ran, holdfast.stat_bounds()), 63)
 $$;
 comment on function holdfast.stat_bucket(double precision, double precision) is
-  'Into which buckets a waiting and a running time fall, as one number.';
+  'Return the buckets of a waiting and a running time as one number.';
 
--- For those who end a few: finish() does the same with rows that it has at hand.
+-- For calls that end a few jobs. finish() does the same with the rows that it has.
 create or replace function holdfast.note_ends(
   outcome text, lanes integer[], waits double precision[], runs double precision[], now_at timestamptz)
 returns void
@@ -34,7 +36,8 @@ language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
-  select now_at, note_ends.outcome, array_agg(g.lane), array_agg(g.bucket), array_agg(g.jobs), array_agg(g.waited), array_agg(g.ran)
+  select now_at, note_ends.outcome, array_agg(g.lane), array_agg(g.bucket), array_agg(g.jobs),
+    array_agg(g.waited), array_agg(g.ran)
   from (
     select
       e.lane, holdfast.stat_bucket(e.waited, e.ran) as bucket, count(*) as jobs,
@@ -44,11 +47,13 @@ as $$
   ) g
   having count(*) > 0
 $$;
-comment on function holdfast.note_ends(text, integer[], double precision[], double precision[], timestamptz) is
-  'Append to the statistics that attempts ended so, with how long they waited and ran.';
+comment on function holdfast.note_ends(
+  text, integer[], double precision[], double precision[], timestamptz) is
+  'Add attempts that ended to the statistics, with how long they waited and ran.';
 
--- Add up what was appended; returns how many rows of stat_delta that were. For no longer than a second, and on at
--- the next call.
+-- Add up what was appended, for up to a second; the next call continues. Return how many rows of
+-- stat_delta were added up.
+-- holdfast: role worker
 create or replace function holdfast.fold_stats(all_of_them boolean default true)
 returns integer
 language plpgsql volatile security definer
@@ -61,7 +66,8 @@ as $$
 #variable_conflict use_column
 declare
   begun constant timestamptz := clock_timestamp();
-  oldest constant timestamptz := case when all_of_them then '-infinity' else holdfast.clock() - interval '1 minute' end;
+  oldest constant timestamptz := case when all_of_them then '-infinity'
+    else holdfast.clock() - interval '1 minute' end;
   places tid[];
   total integer := 0;
 begin
@@ -80,22 +86,25 @@ begin
         date_trunc('minute', g.at, 'UTC') as at, g.outcome, u.lane, u.bucket,
         sum(u.jobs) as jobs, sum(u.waited) as waited, sum(u.ran) as ran
       from gone g
-      cross join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (lane, bucket, jobs, waited, ran)
+      cross
+        join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (
+        lane, bucket, jobs, waited, ran)
       group by 1, 2, 3, 4
     ),
-    -- Each lane is looked up once.
+    -- Look up each lane once.
     lanes as materialized (
       select n.lane, l.queue, l.task
       from (select distinct g.lane from grouped g) n
       cross join lateral (select l.queue, l.task from holdfast.lane l where l.id = n.lane offset 0) l
     ),
-    -- So that the lane is not removed when it is empty for a moment.
+    -- The lane must not be removed when it is empty for a moment.
     noted as (
       insert into holdfast.lane_activity (lane_id, at)
       select n.lane, holdfast.clock()
       from lanes n
       where not exists (
-        select from holdfast.lane_activity a where a.lane_id = n.lane and a.at >= holdfast.clock() - interval '5 minutes' offset 0)
+        select from holdfast.lane_activity a where a.lane_id = n.lane
+          and a.at >= holdfast.clock() - interval '5 minutes' offset 0)
       on conflict (lane_id) do update set at = excluded.at
     )
     insert into holdfast.stat (
@@ -130,9 +139,10 @@ begin
 end
 $$;
 comment on function holdfast.fold_stats(boolean) is
-  'Add up what was reported since the last time into the statistics of its minute and hour; of the last minute alone, if not all of them.';
+  'Add up the reports since the last fold into the statistics of their minute and hour. With all_of_them '
+  'false, only those of the last minute.';
 
--- One number for each of the 52 buckets, out of pairs of a bucket and a number.
+-- Return one number for each of the 52 buckets.
 create or replace function holdfast.histogram(buckets integer[], jobs numeric[])
 returns integer[]
 language sql immutable
@@ -140,10 +150,11 @@ set search_path = pg_catalog, pg_temp
 as $$
   select array_agg(coalesce(p.jobs, 0)::integer order by b.bucket)
   from generate_series(0, 51) b (bucket)
-  left join (select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
+  left join (
+    select p.bucket, sum(p.jobs) as jobs from unnest(buckets, jobs) p (bucket, jobs) group by p.bucket) p
     on p.bucket = b.bucket
 $$;
-comment on function holdfast.histogram(integer[], numeric[]) is 'How many there are in each bucket.';
+comment on function holdfast.histogram(integer[], numeric[]) is 'Return how many jobs each bucket has.';
 
 create or replace function holdfast.add_counts(one integer[], other integer[])
 returns integer[]
@@ -152,10 +163,10 @@ set search_path = pg_catalog, pg_temp
 as $$
   select array_agg(p.a + p.b) from unnest(one, other) p (a, b)
 $$;
-comment on function holdfast.add_counts(integer[], integer[]) is 'The sum of two histograms.';
+comment on function holdfast.add_counts(integer[], integer[]) is 'Return the sum of two histograms.';
 
--- Where these shares of all are reached, in seconds; null where there is nothing. Within a bucket the times are
--- taken to be spread evenly, by their logarithm.
+-- Return null if there is nothing. Within a bucket, times are assumed to be spread evenly by
+-- their logarithm.
 create or replace function holdfast.percentiles(counts bigint[], shares double precision[])
 returns double precision[]
 language plpgsql immutable
@@ -189,7 +200,7 @@ begin
 end
 $$;
 comment on function holdfast.percentiles(bigint[], double precision[]) is
-  'The times, in seconds, that these shares of a histogram''s jobs stay below; the shares ascend.';
+  'Return the times, in seconds, below which these ascending shares of a histogram''s jobs stay.';
 
 -- Minutes are kept for two hours, hours for eight days.
 create or replace function holdfast.forget_stats(now_at timestamptz)
@@ -208,4 +219,5 @@ begin
   return forgotten;
 end
 $$;
-comment on function holdfast.forget_stats(timestamptz) is 'Count what is left to count, then delete the statistics of minutes and hours long ago.';
+comment on function holdfast.forget_stats(timestamptz) is
+  'Fold all statistics, then delete those of old minutes and hours.';

@@ -1,9 +1,32 @@
--- Every duty once: for pg_cron, system cron or a person, where no worker runs.
+-- List the duties and run them. This is the only table of duties: tick() follows it, and a test
+-- compares the worker's own table with it.
 --
--- Each duty stands in a block of its own, so one that fails stops no other; its
--- error is kept in holdfast.duty. Workers call the duties one by one instead,
--- each in a transaction of its own. They come back at once where more is due, and
--- cron does not: so more is let in at a time, 20,000 in about half a second.
+-- Workers call each duty regularly, in a transaction of its own, and return at once if more is
+-- due. cron calls tick() once a minute, so promote() handles more jobs at a time there: 20,000
+-- in about half a second. upkeep() does what sweep() does, so tick() leaves sweep() out.
+-- holdfast: role worker operator
+create or replace function holdfast.list_duties()
+returns table (name text, every interval, in_tick boolean, purpose text)
+language sql immutable security definer
+set search_path = pg_catalog, pg_temp
+as $$
+  values
+    ('fire', interval '1 s', true, 'put the jobs of due schedules on their queues'),
+    ('promote', interval '1 s', true, 'make due jobs pending'),
+    ('recover', interval '1 s', true, 'take back the jobs of lost workers'),
+    ('advance', interval '0.25 s', true, 'move the heads of the lanes'),
+    ('fold_stats', interval '1 s', true, 'add up the statistics'),
+    ('upkeep', interval '60 s', true, 'make and drop partitions, remove orphans, check heads'),
+    ('sweep', interval '30 s', false, 'delete what is past the retention of its queue')
+$$;
+comment on function holdfast.list_duties() is
+  'List the background duties: how often a worker does each, and whether tick() does it too.';
+
+-- Run every duty once: for pg_cron, system cron or a person, if no worker runs.
+--
+-- Each duty runs in a block of its own, so one that fails stops no other. Its error is kept in
+-- holdfast.duty.
+-- holdfast: role worker operator
 create or replace function holdfast.tick()
 returns table (duty text, error text)
 language plpgsql volatile security definer
@@ -12,13 +35,13 @@ as $$
 #variable_conflict use_column
 begin
   perform holdfast.check_isolation('tick');
-  foreach duty in array '{fire,promote,recover,advance,fold_stats,upkeep}'::text[] loop
+  for duty in select d.name from holdfast.list_duties() d where d.in_tick loop
     error := null;
     begin
       case duty
         when 'fire' then perform holdfast.fire();
-        when 'promote' then perform holdfast.promote(20000);
-        when 'recover' then perform holdfast.recover();
+        when 'promote' then perform holdfast.promote(20000, also_fire => false);
+        when 'recover' then perform holdfast.recover(also_fold => false);
         when 'advance' then perform holdfast.advance();
         when 'fold_stats' then perform holdfast.fold_stats();
         when 'upkeep' then perform holdfast.upkeep();
@@ -31,4 +54,4 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.tick() is 'Run every background duty once; returns each with its error, if any.';
+comment on function holdfast.tick() is 'Run every background duty once. Returns each with its error, if any.';

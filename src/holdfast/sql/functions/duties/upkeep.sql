@@ -1,13 +1,14 @@
--- The slow duty: partitions made ahead and dropped behind, old ids and
--- tombstones forgotten, orphans swept, heads checked. Returns how many things
--- were done.
+-- The slow duty: make and drop partitions, forget old ids and tombstones, remove orphans, check
+-- heads. Return how many things were done.
 --
--- It looks through much, above all while somebody holds an old snapshot, and a fleet
--- calls it all the time: so not if the last one ended less than `rest` ago, nor
--- less than twenty times as long ago as it took, up to a quarter of an hour. What is
--- looked for behind the heads is hardly ever there, and the look goes through all that
--- was done since that snapshot: it rests a thousand times as long as it took, up to
--- five minutes.
+-- It reads much, above all while somebody holds an old snapshot, and many workers call it. So it
+-- rests if the last run ended less than `rest` ago, or less than twenty times as long ago as it
+-- took, up to a quarter of an hour. The search behind the heads hardly ever finds anything and
+-- reads everything done since that snapshot. So it rests a thousand times as long as it took, up
+-- to five minutes.
+--
+-- The body is long on purpose: it is a list of parts that have nothing in common.
+-- holdfast: role worker
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
 language plpgsql volatile security definer
@@ -34,10 +35,10 @@ begin
   end if;
   perform holdfast.note_cluster();
 
-  -- Held by a worker that is nobody's, or has been gone for a day: nobody will ever
-  -- report. recover() has taken back all others. Looked for between the workers that
-  -- are known, for what these have held is walked over while anyone holds an old
-  -- snapshot. Not beside recover, which writes to the same workers.
+  -- Jobs held by an unknown worker, or by one that left a day ago: no report will come.
+  -- recover() has taken back all others. The search goes between the known workers, because with
+  -- an old snapshot it would walk over all that these have held. It does not run beside recover(),
+  -- which writes to the same workers.
   if holdfast.try_duty('recover') then
     orphans := array(
       select j.id
@@ -61,16 +62,17 @@ begin
       select j.id
       from holdfast.worker w
       cross join lateral (
-        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id limit 50000 for update skip locked
+        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id
+          limit 50000 for update skip locked
       ) j
       where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
       limit 50000);
     done := done + holdfast.take_back(orphans, now_at, null);
   end if;
 
-  -- Waiting, but out of attempts because the maximum was lowered: claims step
-  -- over these. Only jobs that were tried before can be such, so only lanes of
-  -- returned and suspect jobs are looked at.
+  -- Pending jobs without attempts, because the maximum was lowered: claims skip them. Only jobs
+  -- that were tried before can be in this state, so only lanes of returned and suspect jobs are
+  -- read.
   orphans := array(
     select j.id
     from holdfast.lane l
@@ -105,7 +107,7 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
-  -- Left behind by a handler that finished its job in a transaction of its own.
+  -- A handler that finished its job in its own transaction may have left these behind.
   delete from holdfast.running r
   where r.changed_at < now_at - interval '1 minute'
     and not exists (select from holdfast.live j where j.id = r.job_id and j.lease = r.lease offset 0);
@@ -128,14 +130,16 @@ begin
   get diagnostics amount = row_count;
   done := done + amount;
 
-  -- One that fails stops no other, and undoes nothing of the above.
-  foreach part in array '{sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes}'::text[] loop
+  -- A part that fails stops no other, and undoes nothing of the above.
+  foreach part in array '{
+    sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes
+  }'::text[] loop
     continue when part = 'check_heads' and holdfast.rests(part, upkeep.rest, 1000, '5 minutes', now_at);
     continue when part = 'retire_lanes' and holdfast.rests(part, upkeep.rest, 100, '15 minutes', now_at);
     begin
       part_begun_at := holdfast.clock();
       done := done + case part
-        -- A worker sweeps besides, so this is for cron. Not both at a time.
+        -- A worker has a duty of its own for sweeping, so this is for cron. Only one sweeps at a time.
         when 'sweep' then case when holdfast.try_duty('sweep')
           then holdfast.sweep_partitions(now_at) + holdfast.forget_dead(now_at) else 0 end
         when 'forget_finished' then holdfast.forget_finished(now_at)
@@ -143,8 +147,10 @@ begin
         when 'check_heads' then holdfast.check_heads()
         when 'retire_lanes' then holdfast.retire_lanes(now_at)
         when 'settle_lanes' then holdfast.settle_lanes()
-        when 'make_partitions' then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
-        when 'drop_partitions' then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
+        when 'make_partitions'
+          then holdfast.make_partitions(now_at, 'finished') + holdfast.make_partitions(now_at, 'event')
+        when 'drop_partitions'
+          then holdfast.drop_partitions(now_at, 'finished') + holdfast.drop_partitions(now_at, 'event')
       end;
       if part = 'retire_lanes' then
         perform holdfast.note_look(part, part_begun_at);
@@ -159,11 +165,13 @@ begin
 end
 $$;
 comment on function holdfast.upkeep(interval) is
-  'Make partitions ahead, drop old ones, forget old ids and tombstones, sweep orphans, check the heads; not if the last one ended less than a rest ago.';
+  'Make and drop partitions, forget old ids and tombstones, remove orphans, and check the heads. Does '
+  'nothing if the last upkeep ended less than a rest ago.';
 
--- Whether a duty has its rest: the one it is given, and some times as long as it took, but
--- at most so long. Without a rest, as by hand, it has none.
-create or replace function holdfast.rests(duty text, rest interval, times integer, most interval, now_at timestamptz)
+-- Return whether a duty rests: for the rest that it is given, and for a multiple of the time that
+-- it took, up to a maximum. Without a rest, as by hand, it does not rest.
+create or replace function holdfast.rests(
+  duty text, rest interval, times integer, most interval, now_at timestamptz)
 returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -172,11 +180,13 @@ as $$
     select
     from holdfast.duty d
     where d.name = rests.duty
-      and now_at between d.looks[1] and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
+      and now_at between d.looks[1]
+        and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
       and rests.rest is not null)
 $$;
 comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
-  'Whether a duty was done so lately that it is to rest: for the given time, and for some times as long as it took.';
+  'Return whether a duty ended so recently that it should rest: for a given time, and for a multiple of the'
+  ' time that it took.';
 
 create or replace function holdfast.note_look(duty text, begun_at timestamptz)
 returns void
@@ -187,11 +197,12 @@ as $$
   values (note_look.duty, array[holdfast.clock(), begun_at])
   on conflict (name) do update set looks = excluded.looks
 $$;
-comment on function holdfast.note_look(text, timestamptz) is 'Note when a duty began and that it has ended.';
+comment on function holdfast.note_look(text, timestamptz) is
+  'Record when a duty began, and that it has ended.';
 
--- What no dropped partition takes along, past the longest retention: errors, steps,
--- checkpoints and counts of events of jobs that are no more; and those who waited for
--- the end of a job and were not heard of again. Bounded in rows.
+-- Delete, past the longest retention, what no dropped partition removes: errors, steps,
+-- checkpoints and event counts of jobs that no longer exist, and waiters that were not heard from
+-- again. Bounded in rows.
 create or replace function holdfast.forget_finished(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -204,7 +215,9 @@ begin
   oldest := now_at - holdfast.longest_retention();
   delete from holdfast.waiter w
   where w.since < now_at - interval '1 minute'
-    and (w.since < now_at - interval '7 days' or not exists (select from holdfast.live j where j.id = w.job_id offset 0));
+    and (
+      w.since < now_at - interval '7 days'
+      or not exists (select from holdfast.live j where j.id = w.job_id offset 0));
   get diagnostics waiters = row_count;
   return waiters
     + holdfast.forget_old('attempt_error', 'failed_at', oldest, '{live,dead_letter}')
@@ -214,18 +227,21 @@ begin
 end
 $$;
 comment on function holdfast.forget_finished(timestamptz) is
-  'Delete, past the longest retention, what is left of jobs that are no more, and waiters that are gone.';
+  'Delete, past the longest retention, what is left of jobs that no longer exist, and waiters that are '
+  'gone.';
 
--- Up to 10,000 old rows of a table, but not those of a job that stands in one of
--- these others. The time is asked again as they go: a row may be another version by then.
-create or replace function holdfast.forget_old(from_table text, time_column text, oldest timestamptz, unless_in text[])
+-- Delete up to 10,000 old rows of a table, except those of jobs in one of the other tables. The
+-- time is checked again in the delete, since a row may have a newer version by then.
+create or replace function holdfast.forget_old(
+  from_table text, time_column text, oldest timestamptz, unless_in text[])
 returns integer
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 declare
   others text := (
-    select string_agg(format(' and not exists (select from holdfast.%I x where x.id = o.job_id offset 0)', u), '')
+    select string_agg(
+      format(' and not exists (select from holdfast.%I x where x.id = o.job_id offset 0)', u), '')
     from unnest(unless_in) u);
   forgotten integer;
 begin
@@ -239,13 +255,13 @@ begin
 end
 $$;
 comment on function holdfast.forget_old(text, text, timestamptz, text[]) is
-  'Delete old rows of a table whose job is in none of these others; returns how many.';
+  'Delete old rows of a table whose job is in none of the other tables given. Returns how many.';
 
--- A partition of `finished`, or of `event`, for each of the next 7 days. Each is made as a table
--- of its own and then attached, with a short lock_timeout: a report that reads
--- the table would otherwise make the attach wait, and every finish behind it.
--- Never for today: a finish on its way to the default partition waits for the
--- attach, and would then be refused there (23514) because its day has moved out.
+-- Make a partition of `finished`, or of `event`, for each of the next 7 days. Each is made as a
+-- separate table and then attached, with a short lock_timeout: a report that reads the table
+-- would otherwise make the attach wait, and every finish behind it. Never for today: a finish on
+-- its way to the default partition would wait for the attach, and then be refused (23514),
+-- because its day has a partition now.
 create or replace function holdfast.make_partitions(now_at timestamptz, parent text)
 returns integer
 language plpgsql volatile
@@ -264,26 +280,29 @@ begin
   for day in select generate_series(today + 1, today + 7, interval '1 day')::date loop
     name := parent || to_char(day, '_YYYYMMDD');
     continue when to_regclass('holdfast.' || name) is not null;
-    -- Rows of that day already lie in the default partition: leave them there.
+    -- Rows of that day are already in the default partition. Leave them there.
     execute format(
       'select exists (select from holdfast.%I d where d.%I >= %L and d.%I < %L)',
       parent || '_default', time_column, day::timestamptz, time_column, (day + 1)::timestamptz) into taken;
     continue when taken;
     begin
-      -- Not gone through because rows come in: see migration 0014.
+      -- Autovacuum need not read them because rows come in: see migration 0014.
       execute format(
-        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
+        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with '
+        '(vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
         name, parent);
-      execute format('alter table holdfast.%I replica identity full', name); -- rows are deleted, also where all tables are published
+      -- rows can be deleted even if all tables are published
+      execute format('alter table holdfast.%I replica identity full', name);
       execute format(
         'alter table holdfast.%I attach partition holdfast.%I for values from (%L) to (%L)',
         parent, name, day::timestamptz, (day + 1)::timestamptz);
       made := made + 1;
     exception when lock_not_available then
-      exit; -- somebody reads the table; the next round tries again
+      exit; -- the table is in use; the next round tries again
     end;
   end loop;
   return made;
 end
 $$;
-comment on function holdfast.make_partitions(timestamptz, text) is 'Make the daily partitions of finished jobs, or of events, for the next week.';
+comment on function holdfast.make_partitions(timestamptz, text) is
+  'Create the daily partitions of finished jobs, or of events, for the next week.';

@@ -1,20 +1,23 @@
--- How many jobs there are, in milliseconds, also where five million wait.
+-- How many jobs there are, within milliseconds even if five million wait.
 --
 -- Small numbers are counted. Large ones are estimated, and the answer says so:
 --
---   pending     from the head of each lane on, up to a bound by the index alone. A lane that has more is
---               cut into two hundred slices of its places; in each the first 25 are looked at, and say how
---               dense the slice is. Bulk loads and gaps of rolled back transactions are seen that way.
---   scheduled   up to a bound in the order in which they fall due; above it by a sample of the table's pages.
---   dead,       up to a bound; above it by a sample of the pages.
+--   pending     counted from the head of each lane up to a bound, by the index alone. A lane with more is
+--               cut into two hundred slices of its places. The first 25 jobs of each show how dense the
+--               slice is, so bulk loads and the gaps of rolled back transactions are seen.
+--   scheduled   counted up to a bound, in the order in which jobs fall due; above it by a sample of pages.
+--   dead,       counted up to a bound; above it by a sample of pages.
 --   finished
---   held        always: no more than what the workers have in their hands.
+--   held        always counted: no more than what workers hold.
 
--- The live jobs of a queue, or of all, by task and state: how many, when the oldest was made, and since when the
--- first one waits (pending), is held, or is due (scheduled). Places are given in the order of becoming pending, so
--- the first job of a lane is the one that waits longest.
+-- Count the live jobs of a queue, or of all, by task and state, with the time when the oldest
+-- was made, and since when the first one waits (pending), is held, or is due (scheduled). Jobs
+-- get places in the order in which they become pending, so the first job of a lane waits longest.
+--
+-- The body is long on purpose: it is one query for each state.
 create or replace function holdfast.count_live(of_queue text default null)
-returns table (queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz, since timestamptz)
+returns table (
+  queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz, since timestamptz)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
@@ -35,7 +38,8 @@ begin
   select greatest(most / greatest(count(*), 1), 1000) into share
   from holdfast.lane l
   where exists (
-    select from holdfast.live j where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head offset 0);
+    select from holdfast.live j where j.lane_id = l.id and j.state = 'pending'
+      and j.seq >= l.safe_head offset 0);
   return query
     select
       l.queue, l.task, 'pending',
@@ -72,7 +76,9 @@ begin
         j.lane_id, case when r.job_id is null then 'claimed' else 'running' end as state, count(*) as jobs,
         min(j.created_at) as oldest_at, min(j.claimed_at) as since
       from holdfast.live j
-      left join lateral (select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+      left join lateral (
+        select r.job_id from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r
+        on true
       where j.state = 'claimed'
       group by 1, 2
       offset 0
@@ -111,7 +117,8 @@ begin
     group by l.queue, l.task;
 end
 $$;
-comment on function holdfast.count_live(text) is 'Live jobs by queue, task and state: counted where they are few, estimated where they are very many.';
+comment on function holdfast.count_live(text) is
+  'Count live jobs by queue, task and state; estimate large numbers.';
 
 create or replace function holdfast.estimate_lane(lane_id integer, first bigint)
 returns bigint
@@ -121,7 +128,9 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set jit = off
 as $$
-  select round(sum(case when s.jobs < 25 then s.jobs else least(s.width, 24.0 / (s.last - s.first) * s.width) end))::bigint
+  select round(
+    sum(case when s.jobs < 25 then s.jobs
+    else least(s.width, 24.0 / (s.last - s.first) * s.width) end))::bigint
   from (
     select w.width, d.jobs, d.first, d.last
     from (
@@ -149,9 +158,10 @@ as $$
     ) d
   ) s
 $$;
-comment on function holdfast.estimate_lane(integer, bigint) is 'About how many jobs are pending in a lane from this place on.';
+comment on function holdfast.estimate_lane(integer, bigint) is
+  'Estimate how many jobs are pending in a lane from a place on.';
 
--- Jobs that ended, by queue, task and state: the dead letters, or the finished ones that are kept.
+-- Count ended jobs by queue, task and state: dead letters, or finished jobs that are kept.
 create or replace function holdfast.count_ended(ended text, of_queue text default null)
 returns table (queue text, task text, state text, jobs bigint, estimated boolean, oldest_at timestamptz)
 language plpgsql stable
@@ -171,7 +181,8 @@ declare
   size bigint;
   percent double precision;
 begin
-  execute format('select count(*) > $1 from (select from holdfast.%I limit $1 + 1) e', source) into many using most;
+  execute format(
+    'select count(*) > $1 from (select from holdfast.%I limit $1 + 1) e', source) into many using most;
   if many then
     select sum(pg_relation_size(t.relid)) / current_setting('block_size')::integer into size
     from pg_partition_tree(('holdfast.' || source)::regclass) t;
@@ -188,9 +199,10 @@ begin
 end
 $$;
 comment on function holdfast.count_ended(text, text) is
-  'Dead or finished jobs by queue, task and state: counted where they are few, estimated where they are very many.';
+  'Count dead or finished jobs by queue, task and state; estimate large numbers.';
 
--- How many jobs there are per queue and state, and when the oldest was made.
+-- Count jobs by queue and state, with the time when the oldest was made.
+-- holdfast: role worker viewer
 create or replace function holdfast.count_jobs()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean, estimated boolean)
 language sql stable security definer
@@ -211,9 +223,11 @@ as $$
   order by c.queue, c.state
 $$;
 comment on function holdfast.count_jobs() is
-  'Per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and whether the number is an estimate: very many are not counted one by one.';
+  'Return per queue and state: how many jobs, when the oldest was made, whether the queue is paused, and '
+  'whether the number is an estimate, as large numbers are.';
 
--- The same without the last column, which clients of 0.1 would not know what to do with.
+-- The same without the last column, which clients of 0.1 do not expect.
+-- holdfast: role worker viewer
 create or replace function holdfast.stats()
 returns table (queue text, state text, jobs bigint, oldest_at timestamptz, paused boolean)
 language sql stable security definer
@@ -222,4 +236,5 @@ as $$
   select c.queue, c.state, c.jobs, c.oldest_at, c.paused from holdfast.count_jobs() c
 $$;
 comment on function holdfast.stats() is
-  'Per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. Very many are estimated: count_jobs() says which.';
+  'Return per queue and state: how many jobs, when the oldest was made, and whether the queue is paused. '
+  'Large numbers are estimates: count_jobs() says which.';

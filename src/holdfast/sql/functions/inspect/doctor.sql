@@ -1,10 +1,10 @@
--- What is wrong with this system: each check is a function doctor_…(now_at) of its
--- own that answers with nothing where all is well. See doctor_server, doctor_tables,
--- doctor_work and doctor_rights.
+-- Find what is wrong with this system. Each check is a function doctor_…(now_at) that returns
+-- nothing if all is well. See doctor_server, doctor_tables, doctor_work and doctor_rights.
 --
--- A check that fails, for lack of a right or for a view that this version of
--- PostgreSQL does not have, says so and stops no other. Nothing is written, no lock
--- is taken, statements of others are not quoted: they may hold payloads.
+-- A check that fails, for lack of a right or of a view in this version of PostgreSQL, reports
+-- that and stops no other. Nothing is written, no lock is taken, and statements of others are
+-- not quoted, since they may hold payloads.
+-- holdfast: role operator
 create or replace function holdfast.doctor(healthy boolean default false)
 returns table (name text, severity text, finding text, remedy text, detail jsonb)
 language plpgsql stable security definer
@@ -16,7 +16,8 @@ as $$
 #variable_conflict use_column
 declare
   checks constant text[] := '{
-    version, settings, timeouts, connections, snapshots, prepared, long_transactions, blocked, notifications, wraparound,
+    version, settings, timeouts, connections, snapshots, prepared, long_transactions, blocked, notifications,
+      wraparound,
     indexes, triggers, vacuum, size, sequences, partitions, statements,
     duties, heads, lanes, workers, unserved, dead_letters, payloads, attempts, volume,
     rights, test_clock}';
@@ -40,7 +41,8 @@ begin
       found_any := true;
       severity := 'info';
       finding := format('This check could not be made: %s.', sqlerrm);
-      remedy := 'The owner of the schema holdfast may lack a right: grant pg_monitor to it, or let a superuser look.';
+      remedy := 'The owner of the schema holdfast may lack a right: grant pg_monitor to it, or let a '
+                'superuser look.';
       detail := jsonb_build_object('sqlstate', sqlstate);
       return next;
     end;
@@ -55,4 +57,5 @@ begin
 end
 $$;
 comment on function holdfast.doctor(boolean) is
-  'What is wrong with this system, or may soon be: severity (info, warning, critical), what was found and what to do. With healthy, also the checks that found nothing, as ok.';
+  'Return what is wrong with this system, or may soon be: severity (info, warning, critical), finding and '
+  'remedy. With healthy, also return the checks that found nothing, as ok.';

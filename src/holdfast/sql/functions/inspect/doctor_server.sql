@@ -1,6 +1,6 @@
 -- holdfast: after words
--- What doctor() looks for in the server: its version, its settings, who is
--- connected, and who stands in the way of others.
+-- What doctor() checks about the server: its version, its settings, its connections, and
+-- sessions that block others.
 
 create or replace function holdfast.doctor_version(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -16,7 +16,9 @@ as $$
     case when s.major < 15 then 'critical' when s.major > 18 then 'warning' else 'info' end,
     case
       when s.major < 15 then format('PostgreSQL %s is too old: Holdfast is made for 15 to 18.', s.major)
-      when s.major > 18 then format('PostgreSQL %s is newer than what this release was tested with, which is 15 to 18.', s.major)
+      when s.major > 18
+        then format(
+        'PostgreSQL %s is newer than what this release was tested with, which is 15 to 18.', s.major)
       else format('PostgreSQL %s.%s lacks the corrections up to %s.%s.', s.major, s.minor, s.major, k.minor)
     end,
     case
@@ -30,7 +32,8 @@ as $$
   where k.major is null
     or s.minor < k.minor
 $$;
-comment on function holdfast.doctor_version(timestamptz) is 'A PostgreSQL that is too old, too new or lacks corrections.';
+comment on function holdfast.doctor_version(timestamptz) is
+  'Find a PostgreSQL that is too old, too new or lacks fixes.';
 
 create or replace function holdfast.doctor_settings(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -53,13 +56,18 @@ as $$
     ('fsync', 'off', 'critical', 'a crash of the machine may destroy the database'),
     ('full_page_writes', 'off', 'critical', 'a crash of the machine may destroy the database'),
     ('zero_damaged_pages', 'on', 'critical', 'damaged pages are silently emptied'),
-    ('synchronous_commit', 'off', 'warning', 'jobs that were enqueued in the moment before a crash are gone, and reports are forgotten'),
-    ('autovacuum', 'off', 'critical', 'the tables of a queue grow without end, and the transaction numbers run out'),
+    ('synchronous_commit', 'off', 'warning',
+      'jobs that were enqueued in the moment before a crash are gone, and reports are forgotten'),
+    ('autovacuum', 'off', 'critical',
+      'the tables of a queue grow without end, and the transaction numbers run out'),
     ('track_counts', 'off', 'critical', 'autovacuum does not know what to do without it'),
     ('default_transaction_read_only', 'on', 'critical', 'nothing can be enqueued or claimed'),
-    ('session_replication_role', 'replica', 'critical', 'our triggers do not fire, so jobs are neither checked nor announced'),
-    ('default_transaction_isolation', 'repeatable read', 'warning', 'claims and duties of consumers in SQL are refused (HF009)'),
-    ('default_transaction_isolation', 'serializable', 'warning', 'claims and duties of consumers in SQL are refused (HF009)')
+    ('session_replication_role', 'replica', 'critical',
+      'our triggers do not fire, so jobs are neither checked nor announced'),
+    ('default_transaction_isolation', 'repeatable read', 'warning',
+      'claims and duties of consumers in SQL are refused (HF009)'),
+    ('default_transaction_isolation', 'serializable', 'warning',
+      'claims and duties of consumers in SQL are refused (HF009)')
   )
   select
     b.severity,
@@ -67,7 +75,9 @@ as $$
     case
       when bool_and(s.whose is not null) then 'alter role ... (or alter database ...) reset ' || b.name || ';'
       when b.name like 'default\_%' or b.name in ('synchronous_commit', 'session_replication_role')
-        then format('Set it back where it is set: select name, setting, source, sourcefile from pg_settings where name = %L;', b.name)
+        then format(
+          'Set it back where it is set: select name, setting, source, sourcefile from pg_settings where name '
+          '= %L;', b.name)
       else format('alter system reset %s; select pg_reload_conf();', b.name)
     end,
     jsonb_build_object('setting', b.name, 'value', b.value)
@@ -83,9 +93,11 @@ as $$
   from pg_class c
   where c.relnamespace = 'holdfast'::regnamespace
     and c.relkind = 'r'
-    and c.reloptions && '{autovacuum_enabled=false,autovacuum_enabled=off,autovacuum_enabled=0,autovacuum_enabled=no}'::text[]
+    and c.reloptions && '{
+        autovacuum_enabled=false,autovacuum_enabled=off,autovacuum_enabled=0,autovacuum_enabled=no
+      }'::text[]
 $$;
-comment on function holdfast.doctor_settings(timestamptz) is 'Settings that endanger jobs.';
+comment on function holdfast.doctor_settings(timestamptz) is 'Find settings that endanger jobs.';
 
 create or replace function holdfast.doctor_timeouts(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -127,7 +139,7 @@ as $$
   where s.span > interval '0'
     and s.span < l.least
 $$;
-comment on function holdfast.doctor_timeouts(timestamptz) is 'Timeouts that cut workers off.';
+comment on function holdfast.doctor_timeouts(timestamptz) is 'Find timeouts that interrupt workers.';
 
 create or replace function holdfast.doctor_connections(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -137,21 +149,24 @@ as $$
   select
     case when u.used >= 0.95 * u.most then 'critical' else 'warning' end,
     format('%s of %s connections are in use, %s of them by Holdfast.', u.used, u.most, u.ours),
-    'Use fewer processes per worker or a smaller pool_size, put PgBouncer in between, or raise max_connections.',
+    'Use fewer processes per worker or a smaller pool_size, put PgBouncer in between, or raise '
+    'max_connections.',
     jsonb_build_object('used', u.used, 'most', u.most, 'holdfast', u.ours)
   from (
     select
       count(*) as used,
       count(*) filter (where a.application_name like 'holdfast%') as ours,
-      current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer as most
+      current_setting('max_connections')::integer - current_setting(
+        'superuser_reserved_connections')::integer as most
     from pg_stat_activity a
     where a.backend_type = 'client backend'
   ) u
   where u.used >= 0.8 * u.most
 $$;
-comment on function holdfast.doctor_connections(timestamptz) is 'Connections that are nearly all in use.';
+comment on function holdfast.doctor_connections(timestamptz) is
+  'Find that nearly all connections are in use.';
 
--- Who holds an old snapshot keeps dead rows from being removed, everywhere in the database.
+-- An old snapshot keeps dead rows from being removed everywhere in the database.
 create or replace function holdfast.doctor_snapshots(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
 language sql stable
@@ -159,10 +174,13 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     case when now_at - a.xact_start > interval '6 hours' then 'critical' else 'warning' end,
-    format('Process %s (%s) has held a snapshot since %s, for %s: what has died since then cannot be removed.',
+    format(
+      'Process %s (%s) has held a snapshot since %s, for %s: what has died since then cannot be removed.',
       a.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state),
       holdfast.time_in_words(a.xact_start), holdfast.span_in_words(now_at - a.xact_start)),
-    format('End its transaction: select pg_terminate_backend(%s); and set idle_in_transaction_session_timeout.', a.pid),
+    format(
+      'End its transaction: select pg_terminate_backend(%s); and set idle_in_transaction_session_timeout.',
+      a.pid),
     jsonb_build_object('pid', a.pid, 'application', a.application_name, 'user', a.usename, 'state', a.state,
       'since', a.xact_start, 'age', age(coalesce(a.backend_xmin, a.backend_xid)))
   from pg_stat_activity a
@@ -176,7 +194,8 @@ as $$
   select
     'warning',
     format('Replication slot %s (%s) holds a snapshot that is %s transactions old.',
-      s.slot_name, case when s.active then 'active' else 'nobody uses it' end, age(coalesce(s.xmin, s.catalog_xmin))),
+      s.slot_name, case when s.active then 'active' else 'nobody uses it' end,
+        age(coalesce(s.xmin, s.catalog_xmin))),
     case
       when s.active then 'Let its consumer catch up.'
       else format('If nobody needs it: select pg_drop_replication_slot(%L);', s.slot_name)
@@ -195,9 +214,10 @@ as $$
   from pg_stat_replication r
   where age(r.backend_xmin) > 1000000
 $$;
-comment on function holdfast.doctor_snapshots(timestamptz) is 'Who holds an old snapshot: sessions, replication slots, standbys.';
+comment on function holdfast.doctor_snapshots(timestamptz) is
+  'Find old snapshots: of sessions, replication slots and standbys.';
 
--- Sessions and prepared transactions that hold a lock on a table of ours with which they may write.
+-- Sessions and prepared transactions that hold a lock on one of our tables with which they may write.
 create or replace function holdfast.doctor_writers()
 returns table (pid integer, tables text)
 language sql stable
@@ -215,7 +235,8 @@ as $$
     and k.pid is distinct from pg_backend_pid()
   group by k.pid, k.virtualtransaction
 $$;
-comment on function holdfast.doctor_writers() is 'Who holds a lock on a table of ours with which they may write.';
+comment on function holdfast.doctor_writers() is
+  'Find locks on our tables with which other programs may write.';
 
 create or replace function holdfast.doctor_prepared(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -224,7 +245,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     case when now_at - p.prepared > interval '1 hour' then 'critical' else 'warning' end,
-    format('Transaction %L of %s has been prepared since %s, for %s. It holds its locks and its snapshot until somebody ends it%s.',
+    format(
+      'Transaction %L of %s has been prepared since %s, for %s. It holds its locks and its snapshot until '
+      'somebody ends it%s.',
       p.gid, p.owner, holdfast.time_in_words(p.prepared), holdfast.span_in_words(now_at - p.prepared),
       case when exists (select from holdfast.doctor_writers() w where w.pid is null)
         then ', and no head can be proven to move' else '' end),
@@ -234,7 +257,8 @@ as $$
   where p.database = current_database()
     and p.prepared < now_at - interval '1 minute'
 $$;
-comment on function holdfast.doctor_prepared(timestamptz) is 'Prepared transactions that nobody has ended.';
+comment on function holdfast.doctor_prepared(timestamptz) is
+  'Find prepared transactions that nobody has ended.';
 
 create or replace function holdfast.doctor_long_transactions(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -243,7 +267,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     case when now_at - a.xact_start > interval '1 hour' then 'critical' else 'warning' end,
-    format('Process %s (%s) has kept a transaction open since %s, for %s, that has written or locked holdfast.%s: its jobs are not '
+    format(
+      'Process %s (%s) has kept a transaction open since %s, for %s, that has written or locked holdfast.%s: '
+      'its jobs are not '
       'there yet, those it claimed nobody else comes to, and heads wait for it.',
       a.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state),
       holdfast.time_in_words(a.xact_start), holdfast.span_in_words(now_at - a.xact_start), w.tables),
@@ -255,7 +281,8 @@ as $$
   where a.xact_start < now_at - interval '1 minute'
     and a.backend_type = 'client backend'
 $$;
-comment on function holdfast.doctor_long_transactions(timestamptz) is 'Transactions that wrote to our tables and stay open.';
+comment on function holdfast.doctor_long_transactions(timestamptz) is
+  'Find transactions that wrote to our tables and stay open.';
 
 create or replace function holdfast.doctor_blocked(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -266,9 +293,12 @@ as $$
     'warning',
     format('Process %s (%s) has waited for a lock on holdfast.%s for %s, behind %s.',
       k.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename), c.relname,
-      holdfast.span_in_words(now_at - k.waitstart), 'process ' || array_to_string(pg_blocking_pids(k.pid), ', ')),
-    'End what stands in the way: a migration, a manual lock table, a report on a partition that is to be dropped.',
-    jsonb_build_object('pid', k.pid, 'blocked_by', pg_blocking_pids(k.pid), 'table', c.relname, 'mode', k.mode)
+      holdfast.span_in_words(now_at - k.waitstart),
+        'process ' || array_to_string(pg_blocking_pids(k.pid), ', ')),
+    'End what stands in the way: a migration, a manual lock table, a report on a partition that is to be '
+    'dropped.',
+    jsonb_build_object(
+      'pid', k.pid, 'blocked_by', pg_blocking_pids(k.pid), 'table', c.relname, 'mode', k.mode)
   from pg_locks k
   join pg_class c on c.oid = k.relation
   left join pg_stat_activity a on a.pid = k.pid
@@ -277,7 +307,8 @@ as $$
     and c.relnamespace = 'holdfast'::regnamespace
     and k.waitstart < now_at - interval '5 seconds'
 $$;
-comment on function holdfast.doctor_blocked(timestamptz) is 'Who waits for a lock on a table of ours.';
+comment on function holdfast.doctor_blocked(timestamptz) is
+  'Find sessions that wait for a lock on one of our tables.';
 
 create or replace function holdfast.doctor_notifications(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -288,13 +319,15 @@ as $$
     case when u.usage >= 0.5 then 'critical' else 'warning' end,
     format('The queue of notifications is %s %% full%s.', round(100 * u.usage),
       case when u.usage >= 0.5 then ': Holdfast sends none any more, and workers poll' else '' end),
-    'Some session has sent LISTEN and stays in a transaction. Find it: select pid, state, xact_start from pg_stat_activity where '
+    'Some session has sent LISTEN and stays in a transaction. Find it: select pid, state, xact_start from '
+    'pg_stat_activity where '
       'state like ''idle in%'' order by xact_start;',
     jsonb_build_object('usage', u.usage)
   from (select pg_notification_queue_usage()::numeric as usage) u
   where u.usage >= 0.1
 $$;
-comment on function holdfast.doctor_notifications(timestamptz) is 'A queue of notifications that fills up.';
+comment on function holdfast.doctor_notifications(timestamptz) is
+  'Find a queue of notifications that fills up.';
 
 create or replace function holdfast.doctor_wraparound(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -303,15 +336,18 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     case when a.age > 1500000000 then 'critical' else 'warning' end,
-    format('The oldest %s of this database is %s million old; at 2,000 million it stops taking writes.', a.what, a.age / 1000000),
+    format(
+      'The oldest %s of this database is %s million old; at 2,000 million it stops taking writes.', a.what,
+      a.age / 1000000),
     'End what holds old snapshots (see snapshots), then: vacuumdb --freeze, the oldest tables first.',
     jsonb_build_object('of', a.what, 'age', a.age)
   from pg_database d
   cross join lateral (values
     ('transaction number', age(d.datfrozenxid)::bigint, current_setting('autovacuum_freeze_max_age')::bigint),
-    ('multixact', mxid_age(d.datminmxid)::bigint, current_setting('autovacuum_multixact_freeze_max_age')::bigint)
+    ('multixact', mxid_age(d.datminmxid)::bigint,
+      current_setting('autovacuum_multixact_freeze_max_age')::bigint)
   ) a (what, age, usual)
   where d.datname = current_database()
     and a.age > least(2.5 * a.usual, 1500000000)
 $$;
-comment on function holdfast.doctor_wraparound(timestamptz) is 'Transaction numbers that run out.';
+comment on function holdfast.doctor_wraparound(timestamptz) is 'Find transaction numbers that run out.';

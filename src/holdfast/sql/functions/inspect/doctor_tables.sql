@@ -1,6 +1,6 @@
 -- holdfast: after words
--- What doctor() looks for in our tables: whether all is there that the migrations
--- made, whether it is kept in order, and who else has a hand in it.
+-- What doctor() checks about our tables: whether everything that the migrations made exists,
+-- whether it is maintained, and who else writes to it.
 
 create or replace function holdfast.doctor_indexes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -9,19 +9,24 @@ set search_path = pg_catalog, pg_temp
 as $$
   with wanted (name, of) as (values
     ('job_pkey', 'live'), ('job_pending', 'live'), ('job_due', 'live'), ('job_held', 'live'),
-    ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('lane_by_task', 'lane'), ('running_pkey', 'running'), ('queue_pkey', 'queue'),
+    ('lane_pkey', 'lane'), ('lane_by_queue_and_task', 'lane'), ('lane_by_task', 'lane'),
+      ('running_pkey', 'running'), ('queue_pkey', 'queue'),
     ('worker_pkey', 'worker'), ('worker_asleep', 'worker'), ('finished_id', 'finished'),
-    ('dead_letter_pkey', 'dead_letter'), ('dead_letter_time', 'dead_letter'), ('dead_letter_queue', 'dead_letter'),
+    ('dead_letter_pkey', 'dead_letter'), ('dead_letter_time', 'dead_letter'),
+      ('dead_letter_queue', 'dead_letter'),
     ('attempt_error_job', 'attempt_error'), ('attempt_error_time', 'attempt_error'),
     ('used_id_pkey', 'used_id'), ('used_id_time', 'used_id'), ('cancellation_pkey', 'cancellation'),
-    ('schedule_pkey', 'schedule'), ('schedule_tick_pkey', 'schedule_tick'), ('schedule_tick_time', 'schedule_tick'),
-    ('step_pkey', 'step'), ('step_time', 'step'), ('checkpoint_pkey', 'checkpoint'), ('checkpoint_time', 'checkpoint'),
+    ('schedule_pkey', 'schedule'), ('schedule_tick_pkey', 'schedule_tick'),
+      ('schedule_tick_time', 'schedule_tick'),
+    ('step_pkey', 'step'), ('step_time', 'step'), ('checkpoint_pkey', 'checkpoint'),
+      ('checkpoint_time', 'checkpoint'),
     ('event_id', 'event'), ('event_xid', 'event'), ('event_job', 'event'), ('event_queue', 'event'),
     ('event_count_pkey', 'event_count'), ('event_count_time', 'event_count'), ('waiter_pkey', 'waiter'),
     ('death_pkey', 'death')
   ),
   ours as (
-    select i.relname as name, t.relname as of, i.relkind = 'I' as partitioned, i.relispartition as part, x.indisvalid and x.indisready as valid
+    select i.relname as name, t.relname as of, i.relkind = 'I' as partitioned, i.relispartition as part,
+      x.indisvalid and x.indisready as valid
     from pg_index x
     join pg_class i on i.oid = x.indexrelid
     join pg_class t on t.oid = x.indrelid
@@ -46,15 +51,19 @@ as $$
   union all
   select
     'warning',
-    format('Index %s on holdfast.%s is not one of ours: every claim and every finish pays for it.', o.name, o.of),
-    format('drop index %sholdfast.%I; and index a table of your own, or ask holdfast.jobs.', case when not o.partitioned then 'concurrently ' else '' end, o.name),
+    format(
+      'Index %s on holdfast.%s is not one of ours: every claim and every finish pays for it.', o.name, o.of),
+    format(
+      'drop index %sholdfast.%I; and index a table of your own, or ask holdfast.jobs.', case
+      when not o.partitioned then 'concurrently ' else '' end, o.name),
     jsonb_build_object('index', o.name, 'table', o.of)
   from ours o
   where o.of in ('job', 'live')
     and not o.part
     and o.name not in (select w.name from wanted w)
 $$;
-comment on function holdfast.doctor_indexes(timestamptz) is 'Indexes of ours that are missing or not valid, and others on jobs that are not ours.';
+comment on function holdfast.doctor_indexes(timestamptz) is
+  'Find missing and invalid indexes, and foreign indexes on jobs.';
 
 create or replace function holdfast.doctor_triggers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -75,7 +84,8 @@ as $$
   )
   select
     'critical',
-    format('Trigger %s of holdfast.%s %s: what must never happen to a job is not refused any more.', w.name, w.of,
+    format(
+      'Trigger %s of holdfast.%s %s: what must never happen to a job is not refused any more.', w.name, w.of,
       case when f.name is null then 'is missing' else 'is disabled' end),
     case
       when f.name is null then 'delete from holdfast.migration where name = ''guard''; then: holdfast migrate'
@@ -89,13 +99,17 @@ as $$
   union all
   select
     'warning',
-    format('Trigger %s on holdfast.%s is not one of ours: it runs in enqueues, claims or finishes, and its errors stop them.', f.name, f.of),
-    format('Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.%I;', f.name, f.of),
+    format(
+      'Trigger %s on holdfast.%s is not one of ours: it runs in enqueues, claims or finishes, and its errors '
+      'stop them.', f.name, f.of),
+    format(
+      'Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.%I;', f.name, f.of),
     jsonb_build_object('trigger', f.name)
   from found f
   where (f.name, f.of) not in (select w.name, w.of from wanted w)
 $$;
-comment on function holdfast.doctor_triggers(timestamptz) is 'Triggers on jobs: ours that are off, and others.';
+comment on function holdfast.doctor_triggers(timestamptz) is
+  'Find missing and disabled triggers, and foreign triggers on jobs.';
 
 create or replace function holdfast.doctor_vacuum(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -106,9 +120,13 @@ as $$
     case when s.n_dead_tup > 10000000 then 'critical' else 'warning' end,
     format('holdfast.%s has %s dead rows beside %s live ones; %s.', s.relname,
       ltrim(to_char(s.n_dead_tup, '999G999G999G990')), ltrim(to_char(s.n_live_tup, '999G999G999G990')),
-      coalesce('the last vacuum was ' || holdfast.span_in_words(now_at - greatest(s.last_autovacuum, s.last_vacuum)) || ' ago',
+      coalesce(
+        'the last vacuum was ' || holdfast.span_in_words(
+        now_at - greatest(s.last_autovacuum, s.last_vacuum)) || ' ago',
         'it was never vacuumed')),
-    format('See snapshots for who keeps them from being removed; if nobody does: vacuum (verbose) holdfast.%I;', s.relname),
+    format(
+      'See snapshots for who keeps them from being removed; if nobody does: vacuum (verbose) holdfast.%I;',
+      s.relname),
     jsonb_build_object('table', s.relname, 'dead', s.n_dead_tup, 'live', s.n_live_tup,
       'vacuumed_at', greatest(s.last_autovacuum, s.last_vacuum))
   from pg_stat_all_tables s
@@ -117,7 +135,7 @@ as $$
     and s.n_dead_tup > 2 * s.n_live_tup
     and coalesce(greatest(s.last_autovacuum, s.last_vacuum), '-infinity') < now_at - interval '10 minutes'
 $$;
-comment on function holdfast.doctor_vacuum(timestamptz) is 'Dead rows that autovacuum does not come to.';
+comment on function holdfast.doctor_vacuum(timestamptz) is 'Find dead rows that autovacuum does not remove.';
 
 create or replace function holdfast.doctor_size(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -128,7 +146,9 @@ as $$
     'info',
     format('holdfast.%s takes %s for about %s live rows.', s.relname, pg_size_pretty(s.size),
       ltrim(to_char(s.n_live_tup, '999G999G999G990'))),
-    format('The room is used again, so this costs disk alone. To give it back, at a quiet time: vacuum (full) holdfast.%I; '
+    format(
+      'The room is used again, so this costs disk alone. To give it back, at a quiet time: vacuum (full) '
+      'holdfast.%I; '
       'or pg_repack, which locks for a moment only.', s.relname),
     jsonb_build_object('table', s.relname, 'bytes', s.size, 'live', s.n_live_tup)
   from (
@@ -140,7 +160,8 @@ as $$
   where s.size > 1024 * 1024 * 1024
     and s.size > 20000 * greatest(s.n_live_tup, 1)
 $$;
-comment on function holdfast.doctor_size(timestamptz) is 'Live tables that take far more room than their rows.';
+comment on function holdfast.doctor_size(timestamptz) is
+  'Find tables of live jobs that take far more room than their rows.';
 
 create or replace function holdfast.doctor_sequences(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -149,10 +170,13 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     case when s.last_value > 0.95 * s.max_value then 'critical' else 'warning' end,
-    format('Sequence holdfast.%s has used up %s %% of its numbers.', s.sequencename, round(100.0 * s.last_value / s.max_value)),
+    format(
+      'Sequence holdfast.%s has used up %s %% of its numbers.', s.sequencename,
+      round(100.0 * s.last_value / s.max_value)),
     case when s.data_type = 'integer'::regtype
       then 'Queues, priorities and tasks make lanes: do not put ids or times into their names.'
-      else 'Nobody reaches this by counting: it was set by hand. Ask before you set it back: heads rely on it.'
+      else 'Nobody reaches this by counting: it was set by hand. Ask before you set it back: heads rely on '
+           'it.'
     end,
     jsonb_build_object('sequence', s.sequencename, 'last_value', s.last_value, 'max_value', s.max_value)
   from pg_sequences s
@@ -161,7 +185,8 @@ as $$
   union all
   select
     'critical',
-    'Sequence holdfast.job_seq hands out numbers in blocks, so a small one may come late: jobs can be missed.',
+    'Sequence holdfast.job_seq hands out numbers in blocks, so a small one may come late: jobs can be '
+    'missed.',
     'alter sequence holdfast.job_seq cache 1;',
     jsonb_build_object('sequence', s.sequencename, 'cache', s.cache_size)
   from pg_sequences s
@@ -169,7 +194,8 @@ as $$
     and s.sequencename = 'job_seq'
     and s.cache_size <> 1
 $$;
-comment on function holdfast.doctor_sequences(timestamptz) is 'Sequences that come to their end, or must not cache.';
+comment on function holdfast.doctor_sequences(timestamptz) is
+  'Find sequences that reach their end or must not cache.';
 
 create or replace function holdfast.doctor_partitions(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -189,27 +215,33 @@ begin
       from holdfast.partitions() p (of_table, name, place, low, high)
       where p.of_table = parent
         and p.low > '-infinity');
-    missing := array(select d::date from generate_series(today + 1, today + 2, interval '1 day') d where d::date <> all(days) order by d);
-    -- On the day of the installation, and only then, there is none for today.
+    missing := array(
+      select d::date from generate_series(today + 1, today + 2, interval '1 day') d where d::date <> all(days)
+      order by d);
+    -- There is no partition for the day of the installation, and only for that day.
     if cardinality(days) > 0 and today > (select min(d) from unnest(days) d) and today <> all(days) then
       missing := array_prepend(today, missing);
     end if;
-    if cardinality(missing) > 0 and exists (select from holdfast.duty d where d.name = 'upkeep') then -- else nobody has begun
+    -- otherwise no duty has run yet
+    if cardinality(missing) > 0 and exists (select from holdfast.duty d where d.name = 'upkeep') then
       severity := case when today = any(missing) then 'critical' else 'warning' end;
-      finding := format('holdfast.%s has no partition for %s: rows of %s day go to the default partition, and are deleted one by one later.',
+      finding := format(
+        'holdfast.%s has no partition for %s: rows of %s day go to the default partition, and are deleted '
+        'one by one later.',
         parent, array_to_string(missing, ', '), case when today = any(missing) then 'this' else 'that' end);
       remedy := 'Start a worker or call holdfast tick: upkeep makes them. If it fails, duties says why.';
       detail := jsonb_build_object('table', parent, 'missing', missing);
       return next;
     end if;
-    -- Only where looking costs nothing.
+    -- Only if the look costs nothing.
     if pg_relation_size(('holdfast.' || parent || '_default')::regclass) < 64 * 1024 * 1024 then
       execute format('select count(distinct (%I at time zone ''UTC'')::date) from holdfast.%I',
         case parent when 'finished' then 'finished_at' else 'at' end, parent || '_default') into stray;
       if stray > 1 then
         severity := 'info';
         finding := format('holdfast.%s_default holds rows of %s days that had no partition.', parent, stray);
-        remedy := 'Nothing: upkeep deletes them past the retention. It happens when nobody did the duties for days.';
+        remedy := 'Nothing: upkeep deletes them past the retention. It happens when nobody did the duties '
+                  'for days.';
         detail := jsonb_build_object('table', parent || '_default', 'days', stray);
         return next;
       end if;
@@ -217,9 +249,10 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.doctor_partitions(timestamptz) is 'Days without a partition, and rows in the default one.';
+comment on function holdfast.doctor_partitions(timestamptz) is
+  'Find days without a partition, and rows in a default partition.';
 
--- Others who write to our tables by hand, as far as pg_stat_statements knows.
+-- Other programs that write to our tables, as far as pg_stat_statements knows.
 create or replace function holdfast.doctor_statements(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
 language plpgsql stable
@@ -235,12 +268,13 @@ begin
   if view is null or current_setting('shared_preload_libraries') !~ 'pg_stat_statements' then
     return;
   end if;
-  -- Constants are left out of what it keeps, but who knows: the statement is not quoted.
+  -- It leaves out constants, but the statement is not quoted, to be safe.
   return query execute format($query$
     select
       'warning',
       format('%%s has sent %%s on holdfast.job by itself %%s times.', s.sender, s.verb, sum(s.calls)),
-      'Claim, finish and cancel through the functions: to select and then to update loses races, and nobody is told.',
+      'Claim, finish and cancel through the functions: to select and then to update loses races, and nobody '
+      'is told.',
       jsonb_build_object('user', s.sender, 'verb', s.verb, 'calls', sum(s.calls))
     from (
       select
@@ -248,7 +282,8 @@ begin
         case
           when s.query ~* '^\s*update\s+(only\s+)?"?holdfast"?\."?(job|live)"?\M' then 'update'
           when s.query ~* '^\s*delete\s+from\s+(only\s+)?"?holdfast"?\."?(job|live)"?\M' then 'delete'
-          when s.query ~* '^\s*select\M.*\mfrom\s+"?holdfast"?\."?(job|live)"?\M.*\mfor\s+(no\s+key\s+)?update\M' then 'select for update'
+          when s.query ~* ('^\s*select\M.*\mfrom\s+"?holdfast"?\."?(job|live)"?\M.*'
+          '\mfor\s+(no\s+key\s+)?update\M') then 'select for update'
         end as verb
       from %s s
       where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
@@ -261,4 +296,5 @@ exception
   when undefined_column then null; -- an older pg_stat_statements
 end
 $$;
-comment on function holdfast.doctor_statements(timestamptz) is 'Statements by which others write to jobs directly.';
+comment on function holdfast.doctor_statements(timestamptz) is
+  'Find statements of other programs that write to jobs directly.';

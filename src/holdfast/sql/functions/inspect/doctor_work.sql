@@ -1,6 +1,6 @@
 -- holdfast: after words, why
--- What doctor() looks for in the work itself: duties, heads, workers, jobs that
--- nobody serves, and habits that hurt later.
+-- What doctor() checks about the work: duties, heads, workers, jobs that nobody serves, and
+-- habits that hurt later.
 
 create or replace function holdfast.doctor_duties(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -15,7 +15,8 @@ begin
     select
       case when coalesce(d.done_at, d.looks[1]) > d.error_at then 'info' else 'warning' end,
       format('Duty %s failed %s ago%s: %s', d.name, holdfast.span_in_words(now_at - d.error_at),
-        case when coalesce(d.done_at, d.looks[1]) > d.error_at then ', and ended well since' else '' end, left(d.error, 500)),
+        case when coalesce(d.done_at, d.looks[1]) > d.error_at then ', and ended well since' else '' end,
+          left(d.error, 500)),
       'Mend what it names; it is tried again by itself. An error that is a day old is not shown any more.',
       jsonb_build_object('duty', d.name, 'error_at', d.error_at, 'done_at', d.done_at)
     from holdfast.duty d
@@ -25,11 +26,13 @@ begin
     select
       case when h.since < now_at - interval '15 minutes' then 'critical' else 'warning' end,
       h.sentence || '.', h.remedy,
-      jsonb_build_object('duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
+      jsonb_build_object(
+        'duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
         'since', h.since)
     from holdfast.duty_holders(now_at) h;
-  -- Nobody needs to look where nothing is to be done.
-  if not exists (select from holdfast.live_workers(now_at)) and not exists (select from holdfast.doctor_sample(1)) and not exists (
+  -- If there is nothing to do, no duty is needed.
+  if not exists (select from holdfast.live_workers(now_at))
+    and not exists (select from holdfast.doctor_sample(1)) and not exists (
     select from holdfast.live j where j.state = 'scheduled' and j.run_at <= now_at limit 1
   ) and not exists (select from holdfast.live j where j.state = 'claimed' limit 1) then
     return;
@@ -39,9 +42,12 @@ begin
   where d.name in ('promote', 'recover', 'advance');
   if done_at is null or done_at < now_at - interval '3 minutes' then
     severity := case when done_at > now_at - interval '15 minutes' then 'warning' else 'critical' end;
-    finding := format('Nobody has done the duties %s: due jobs do not become pending, and the jobs of lost workers do not come back.',
+    finding := format(
+      'Nobody has done the duties %s: due jobs do not become pending, and the jobs of lost workers do not '
+      'come back.',
       coalesce('for ' || holdfast.span_in_words(now_at - done_at), 'so far'));
-    remedy := 'Start a worker, or let cron or pg_cron call holdfast.tick() every minute: holdfast tick --pg-cron';
+    remedy := 'Start a worker, or let cron or pg_cron call holdfast.tick() every minute: holdfast tick '
+              '--pg-cron';
     detail := jsonb_build_object('last_look_at', done_at);
     return next;
     return;
@@ -51,25 +57,30 @@ begin
       'warning',
       format('Duty %s has not ended well %s, though others are done.', o.name,
         coalesce('for ' || holdfast.span_in_words(now_at - o.done_at), 'so far')),
-      format('Look at the log of a worker, or call it by hand and see what it says: select holdfast.%s();', o.name),
+      format(
+        'Look at the log of a worker, or call it by hand and see what it says: select holdfast.%s();',
+        o.name),
       jsonb_build_object('duty', o.name, 'done_at', o.done_at)
     from (
       select e.name, e.every, greatest(d.done_at, d.looks[1]) as done_at
       from (values
-        ('promote', interval '3 minutes'), ('recover', interval '3 minutes'), ('advance', interval '3 minutes'),
+        ('promote', interval '3 minutes'), ('recover', interval '3 minutes'),
+          ('advance', interval '3 minutes'),
         ('upkeep', interval '2 hours')
       ) e (name, every)
       left join holdfast.duty d on d.name = e.name
     ) o
-    -- A new database has not had the time, nor have workers that have just started.
+    -- A new database, or workers that have just started, have not had the time.
     where coalesce(o.done_at, (select min(m.applied_at) from holdfast.migration m)) < now_at - o.every
-      and coalesce((select min(w.started_at) from holdfast.live_workers(now_at) w) < now_at - interval '3 minutes', true);
+      and coalesce(
+        (select min(w.started_at) from holdfast.live_workers(now_at) w) < now_at - interval '3 minutes',
+        true);
 end
 $$;
 comment on function holdfast.doctor_duties(timestamptz) is
-  'Duties that fail, that a session holds for long, that do not end well, or that nobody does.';
+  'Find duties that fail, that a session holds for long, that do not end well, or that nobody does.';
 
--- Some jobs that wait, a few from the head of each lane.
+-- Sample some waiting jobs, a few from the head of each lane.
 create or replace function holdfast.doctor_sample(amount integer)
 returns setof holdfast.live
 language sql stable
@@ -91,7 +102,7 @@ as $$
     limit amount
   ) s
 $$;
-comment on function holdfast.doctor_sample(integer) is 'Some jobs that wait, a few of each lane.';
+comment on function holdfast.doctor_sample(integer) is 'Return some waiting jobs, a few of each lane.';
 
 create or replace function holdfast.doctor_heads(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -110,7 +121,7 @@ as $$
       order by j.seq
       limit 1
     ) f on true
-    -- Not the whole way back: all that was ever done lies there while somebody holds an old snapshot.
+    -- Look back a limited way only: with an old snapshot, the entries of all done jobs lie there.
     left join lateral (
       select j.seq
       from holdfast.live j
@@ -125,9 +136,12 @@ as $$
   )
   select
     'critical',
-    format('Jobs stand behind the head of %s, where claims do not come to them: the first of them in queue %s, task %s.',
+    format(
+      'Jobs stand behind the head of %s, where claims do not come to them: the first of them in queue %s, '
+      'task %s.',
       holdfast.amount_in_words(count(*), 'lane'), min(l.queue), min(l.task)),
-    'Upkeep finds them within minutes; at once: select holdfast.check_heads();. Has somebody written to holdfast.lane or job_seq?',
+    'Upkeep finds them within minutes; at once: select holdfast.check_heads();. Has somebody written to '
+    'holdfast.lane or job_seq?',
     jsonb_build_object('lanes', count(*))
   from lanes l
   where l.behind is not null
@@ -145,7 +159,7 @@ as $$
   where coalesce(l.first, s.last_value) - l.head > 200000
   having count(*) > 0
 $$;
-comment on function holdfast.doctor_heads(timestamptz) is 'Heads that do not move, and jobs behind one.';
+comment on function holdfast.doctor_heads(timestamptz) is 'Find heads that do not move, and jobs behind one.';
 
 create or replace function holdfast.doctor_lanes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -154,8 +168,12 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'warning',
-    format('Queue %s has %s lanes of the %s that it may have. Then jobs of a new task or priority are refused.', q.queue, q.lanes, q.lane_limit),
-    format('Put what differs from job to job into the payload, not into the name of the task or the priority; or raise the limit: '
+    format(
+      'Queue %s has %s lanes of the %s that it may have. Then jobs of a new task or priority are refused.',
+      q.queue, q.lanes, q.lane_limit),
+    format(
+      'Put what differs from job to job into the payload, not into the name of the task or the priority; or '
+      'raise the limit: '
       'holdfast queue configure %s lane_limit=%s', q.queue, 2 * q.lane_limit),
     jsonb_build_object('queue', q.queue, 'lanes', q.lanes, 'limit', q.lane_limit)
   from (
@@ -168,36 +186,46 @@ as $$
   union all
   select
     'warning',
-    format('There are %s lanes. Claims look only into those that they ask for, but the duties go through all of them.',
+    format(
+      'There are %s lanes. Claims look only into those that they ask for, but the duties go through all of '
+      'them.',
       ltrim(to_char(count(*), '999G999G999G990'))),
-    'Use fewer tasks, priorities or queues. Empty lanes are removed when the transactions that were open have ended: see long_transactions and prepared.',
+    'Use fewer tasks, priorities or queues. Empty lanes are removed when the transactions that were open '
+    'have ended: see long_transactions and prepared.',
     jsonb_build_object('lanes', count(*))
   from holdfast.lane l
   having count(*) > 20000
   union all
-  -- From one lane to the next in the index, not through all jobs.
+  -- Step from one lane to the next in the index, instead of reading all jobs.
   select
     'critical',
-    format('Jobs wait in a lane that does not exist, so no claim finds them: the first is %s, of task %s.', min(j.id::text), min(j.task)),
-    'Has somebody deleted from holdfast.lane? Read the jobs from holdfast.live, enqueue them again, and ask the owner to delete those rows.',
+    format(
+      'Jobs wait in a lane that does not exist, so no claim finds them: the first is %s, of task %s.',
+      min(j.id::text), min(j.task)),
+    'Has somebody deleted from holdfast.lane? Read the jobs from holdfast.live, enqueue them again, and ask '
+    'the owner to delete those rows.',
     jsonb_build_object('lanes', count(*))
   from (
     with recursive lanes (id) as (
       (select j.lane_id from holdfast.live j where j.state = 'pending' order by j.lane_id limit 1)
       union all
-      select (select j.lane_id from holdfast.live j where j.state = 'pending' and j.lane_id > n.id order by j.lane_id limit 1)
+      select (
+        select j.lane_id from holdfast.live j where j.state = 'pending' and j.lane_id > n.id
+        order by j.lane_id limit 1)
       from lanes n
       where n.id is not null
     )
     select n.id from lanes n where n.id is not null
   ) n
   cross join lateral (
-    select j.id, j.task from holdfast.live j where j.lane_id = n.id and j.state = 'pending' order by j.seq limit 1
+    select j.id, j.task from holdfast.live j where j.lane_id = n.id and j.state = 'pending' order by j.seq
+      limit 1
   ) j
   where not exists (select from holdfast.lane l where l.id = n.id)
   having count(*) > 0
 $$;
-comment on function holdfast.doctor_lanes(timestamptz) is 'Queues that have nearly as many lanes as they may, very many lanes, and jobs without one.';
+comment on function holdfast.doctor_lanes(timestamptz) is
+  'Find queues near their limit of lanes, very many lanes, and jobs without a lane.';
 
 create or replace function holdfast.doctor_workers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -208,7 +236,8 @@ as $$
     'warning',
     format('%s lost in the last hour, with %s: %s.',
       case count(*) when 1 then '1 worker was' else count(*) || ' workers were' end,
-      holdfast.amount_in_words(sum(w.recovered)::bigint, 'job'), string_agg(distinct holdfast.worker_in_words(w), ', ')),
+      holdfast.amount_in_words(sum(w.recovered)::bigint, 'job'),
+        string_agg(distinct holdfast.worker_in_words(w), ', ')),
     'Look why they died: memory, a handler that ends its process, a machine that went away without a signal.',
     jsonb_build_object('workers', count(*), 'jobs', sum(w.recovered))
   from holdfast.worker w
@@ -228,9 +257,9 @@ as $$
     and greatest(w.heartbeat_at, w.graced_at) < now_at - w.lease_time / 2
     and not holdfast.came_by(w)
 $$;
-comment on function holdfast.doctor_workers(timestamptz) is 'Workers that were lost, or have fallen silent.';
+comment on function holdfast.doctor_workers(timestamptz) is 'Find workers that were lost or are silent.';
 
--- A claim from psql is not a worker that died, if what it took was done.
+-- A claim from psql is not a worker that died, if the jobs that it took were done.
 create or replace function holdfast.came_by(worker holdfast.worker)
 returns boolean
 language sql stable
@@ -240,7 +269,8 @@ as $$
     and worker.recovered = 0
     and not exists (select from holdfast.live j where j.worker_id = worker.id and j.state = 'claimed')
 $$;
-comment on function holdfast.came_by(holdfast.worker) is 'Whether this is a consumer that has claimed without having registered, and left nothing behind.';
+comment on function holdfast.came_by(holdfast.worker) is
+  'Return whether a worker has claimed without registering and left nothing behind.';
 
 create or replace function holdfast.doctor_unserved(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -272,11 +302,13 @@ as $$
       case when count(*) > 1 then format(' (and %s more)', count(*) - 1) else '' end,
       holdfast.span_in_words(now_at - min(w.since))),
     'Start a worker that knows them and serves their queue; or cancel them: holdfast cancel --task ...',
-    jsonb_build_object('jobs', jsonb_agg(jsonb_build_object('queue', w.queue, 'task', w.task, 'since', w.since) order by w.since))
+    jsonb_build_object(
+      'jobs',
+      jsonb_agg(jsonb_build_object('queue', w.queue, 'task', w.task, 'since', w.since) order by w.since))
   from (select w.* from waiting w where w.since < now_at - interval '5 minutes' order by w.since limit 100) w
   having count(*) > 0
 $$;
-comment on function holdfast.doctor_unserved(timestamptz) is 'Jobs that wait and that nobody serves.';
+comment on function holdfast.doctor_unserved(timestamptz) is 'Find waiting jobs that no worker serves.';
 
 create or replace function holdfast.doctor_dead_letters(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -303,7 +335,7 @@ as $$
   where c.oid = 'holdfast.dead_letter'::regclass
     and c.reltuples > 100000
 $$;
-comment on function holdfast.doctor_dead_letters(timestamptz) is 'Dead letters that pile up.';
+comment on function holdfast.doctor_dead_letters(timestamptz) is 'Find dead letters that accumulate.';
 
 create or replace function holdfast.doctor_payloads(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -312,14 +344,18 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'warning',
-    format('Payloads are large: %s on average in a sample of %s, %s for task %s.', pg_size_pretty(round(avg(s.size))),
-      holdfast.amount_in_words(count(*), 'job'), pg_size_pretty(max(s.size)), (array_agg(s.task order by s.size desc))[1]),
-    'Put the data into a table or a bucket, and a reference to it into the payload: each claim and each finish carries all of it.',
+    format(
+      'Payloads are large: %s on average in a sample of %s, %s for task %s.',
+      pg_size_pretty(round(avg(s.size))),
+      holdfast.amount_in_words(count(*), 'job'), pg_size_pretty(max(s.size)),
+        (array_agg(s.task order by s.size desc))[1]),
+    'Put the data into a table or a bucket, and a reference to it into the payload: each claim and each '
+    'finish carries all of it.',
     jsonb_build_object('average', round(avg(s.size)), 'largest', max(s.size))
   from (select j.task, octet_length(j.payload::text)::bigint as size from holdfast.doctor_sample(200) j) s
   having avg(s.size) > 10240
 $$;
-comment on function holdfast.doctor_payloads(timestamptz) is 'Payloads that are large.';
+comment on function holdfast.doctor_payloads(timestamptz) is 'Find large payloads.';
 
 create or replace function holdfast.doctor_attempts(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -328,7 +364,9 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'warning',
-    format('%s is tried up to %s times: that is no limit. A job that cannot succeed costs as much as one that can, each time.', m.whose, m.most),
+    format(
+      '%s is tried up to %s times: that is no limit. A job that cannot succeed costs as much as one that '
+      'can, each time.', m.whose, m.most),
     m.remedy,
     jsonb_build_object('of', m.whose, 'max_attempts', m.most)
   from (
@@ -339,18 +377,19 @@ as $$
     select 'Task ' || p.task, p.max_attempts, format('holdfast policy set %s --max-attempts 10', p.task)
     from holdfast.retry_policy p
     union all
-    -- A job that was snoozed has one more for each time, and has used one more.
-    select 'A waiting job of task ' || j.task, max(j.max_attempts - j.attempt), 'Enqueue with a smaller max_attempts.'
+    -- Each snooze adds one attempt to the maximum and uses one.
+    select 'A waiting job of task ' || j.task, max(j.max_attempts - j.attempt),
+      'Enqueue with a smaller max_attempts.'
     from holdfast.doctor_sample(200) j
     group by j.task
   ) m (whose, most, remedy)
   where m.most > 100
 $$;
-comment on function holdfast.doctor_attempts(timestamptz) is 'Jobs whose attempts have no real limit.';
+comment on function holdfast.doctor_attempts(timestamptz) is 'Find jobs without a real limit of attempts.';
 
--- How many jobs a second end for an hour or longer: in the busiest hour of the last
--- day, and on average since the statistics of the server began. A burst of a minute
--- says nothing about the volume.
+-- How many jobs a second end for an hour or longer: in the busiest hour of the last day, and on
+-- average since the statistics of the server began. A burst of a minute says nothing about the
+-- volume.
 create or replace function holdfast.doctor_rate(now_at timestamptz)
 returns double precision
 language plpgsql stable
@@ -379,7 +418,8 @@ begin
   return greatest(average, busiest);
 end
 $$;
-comment on function holdfast.doctor_rate(timestamptz) is 'How many jobs end in a second, sustained for an hour.';
+comment on function holdfast.doctor_rate(timestamptz) is
+  'Return how many jobs end in a second, sustained for an hour.';
 
 create or replace function holdfast.doctor_volume(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -395,16 +435,20 @@ as $$
     (1000, pg_size_bytes(current_setting('max_wal_size')) <= 1024 * 1024 * 1024,
       'max_wal_size is 1GB or less: with 4 GB or more there are fewer checkpoints, and less is written.'),
     (1000, exists (select from holdfast.queue q where q.name = '*' and q.retention > interval '7 days'),
-      'Finished jobs are kept for more than 7 days: at this rate that is a large table. Lower the retention of queues that nobody looks back at.'),
+      'Finished jobs are kept for more than 7 days: at this rate that is a large table. Lower the retention '
+      'of queues that nobody looks back at.'),
     (10000, true,
-      'Above 10,000 jobs a second every option counts: enqueue in bulk, several worker processes, retention 0 where results are not asked for, a disk of its own for the WAL.')
+      'Above 10,000 jobs a second every option counts: enqueue in bulk, several worker processes, retention '
+      '0 where results are not asked for, a disk of its own for the WAL.')
   )
   select
     'info',
-    format('About %s jobs a second end here in the busiest hour. %s', ltrim(to_char(s.rate, '999G999G990')), a.advice),
+    format(
+      'About %s jobs a second end here in the busiest hour. %s', ltrim(to_char(s.rate, '999G999G990')),
+      a.advice),
     'The guide "Sizing" says which option pays at which volume.',
     jsonb_build_object('jobs_per_second', round(s.rate))
   from seen s
   join advice a on s.rate > a.above and a.needed
 $$;
-comment on function holdfast.doctor_volume(timestamptz) is 'Options that pay at the volume that was seen.';
+comment on function holdfast.doctor_volume(timestamptz) is 'Find options that pay at the measured volume.';

@@ -1,7 +1,8 @@
--- What a monitoring system wants to see of the database itself, beside the jobs.
+-- What a monitoring system needs to know of the database, in addition to the jobs.
 --
--- Each is read from memory or from a few rows, so it may be asked every few
--- seconds whatever waits in the queues. New gauges may be added in any release.
+-- Each value is read from memory or from a few rows, so it may be asked for every few seconds
+-- however many jobs wait. New gauges may be added in any release.
+-- holdfast: role worker viewer
 create or replace function holdfast.gauges()
 returns table (name text, value double precision, meaning text)
 language plpgsql stable security definer
@@ -24,9 +25,11 @@ begin
         cross join lateral unnest(w.seen_at) s (seen_at)
       ), 0)::double precision,
       'How long the oldest transaction that may have enqueued something is open.'),
-    ('duties_failed', (select count(*) from holdfast.duty d where d.error_at > now_at - interval '5 minutes')::double precision,
+    ('duties_failed',
+      (select count(*) from holdfast.duty d
+      where d.error_at > now_at - interval '5 minutes')::double precision,
       'Background duties that failed within the last five minutes.');
 end
 $$;
 comment on function holdfast.gauges() is
-  'What a monitoring system wants to see of the database itself: each with its name, its value and what it says.';
+  'Return measures of the database for a monitoring system: each with its name, value and meaning.';

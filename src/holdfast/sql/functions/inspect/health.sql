@@ -1,15 +1,21 @@
 -- holdfast: after stat
--- How each queue is: OK, WARNING or CRITICAL, with a message that says how many wait, for how long, and what is
--- wrong. The thresholds are columns of holdfast.queue; a null is that of '*', and a null there is not asked for.
+-- The health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
+-- wait, for how long, and what is wrong. The thresholds are columns of holdfast.queue. A null
+-- means the value of '*', and a null there switches the check off.
 --
 --   waiting    more jobs wait than waiting_warning, waiting_critical
---   age        the oldest waits longer than age_warning, age_critical. A scheduled job that is due and was not made
---              pending waits too: nobody does the duties.
---   failures   a larger share of the attempts of the last hour failed than failures_warning, failures_critical; from
---              ten attempts on, since one of one says nothing
---   workers    jobs wait for a task that no live worker serves: a warning, and critical once they wait for longer than
---              age_warning (else a minute), so that nobody is woken by a deploy. Asked where worker_expected is true.
---   paused     what waits in a paused queue is meant to wait: that is no more than a warning, and no worker is missed.
+--   age        the oldest waits longer than age_warning, age_critical. A due job that is still
+--              scheduled waits too: nobody does the duties.
+--   failures   a larger share of the last hour's attempts failed than failures_warning,
+--              failures_critical; checked from ten attempts on, since one of one says nothing
+--   workers    jobs wait for a task that no live worker serves: a warning, and critical once they
+--              wait for longer than age_warning (otherwise a minute), so that no deploy raises an
+--              alarm. Checked if worker_expected is true.
+--   paused     jobs in a paused queue are meant to wait: a warning at most, and no worker is
+--              missed
+--
+-- The body is long on purpose: it is one query, a part for each threshold.
+-- holdfast: role viewer
 create or replace function holdfast.health(queue text default null)
 returns setof holdfast.queue_report
 language plpgsql stable security definer
@@ -71,7 +77,8 @@ begin
     facts as materialized (
       select
         n.name, q.paused_at, coalesce(w.jobs, 0) as jobs, coalesce(w.estimated, false) as estimated,
-        w.since, case when w.since is not null then greatest(now_at - w.since, interval '0') end as age, w.due_since = w.since as overdue,
+        w.since, case when w.since is not null then greatest(now_at - w.since, interval '0') end as age,
+          w.due_since = w.since as overdue,
         a.tasks as alone, now_at - a.since as alone_for,
         coalesce(d.attempts, 0) as attempts, coalesce(d.failed, 0) as failed,
         d.failed / nullif(d.attempts, 0)::double precision as failures,
@@ -97,9 +104,13 @@ begin
       case
         when f.jobs = 0 then 'no job waits'
         when f.jobs = 1 then 'one job waits, for ' || holdfast.lasting(now_at - f.since)
-        else format('%s%s jobs wait, the oldest for %s', case when f.estimated then 'about ' end, f.jobs, holdfast.lasting(f.age))
+        else format(
+          '%s%s jobs wait, the oldest for %s', case when f.estimated then 'about ' end, f.jobs,
+          holdfast.lasting(f.age))
       end
-      || coalesce(': ' || nullif(concat_ws('; ', c.words, 'paused for ' || holdfast.lasting(now_at - f.paused_at)), ''), ''),
+      || coalesce(
+        ': ' || nullif(concat_ws('; ', c.words, 'paused for ' || holdfast.lasting(now_at - f.paused_at)), ''),
+        ''),
       f.jobs, f.estimated, f.since, f.age, f.attempts, f.failed, f.failures, f.workers, f.paused_at
     from facts f
     cross join lateral (
@@ -111,22 +122,33 @@ begin
         where f.jobs > least(f.waiting_warning, f.waiting_critical)
         union all
         select 2, case when f.age > f.age_critical and f.paused_at is null then 2 else 1 end,
-          case when f.overdue then format('a scheduled job is due for %s and nobody makes it pending, ', holdfast.lasting(f.age)) else '' end
-          || case when f.age > f.age_critical and f.paused_at is null then format('longer than %s is critical', holdfast.lasting(f.age_critical))
-            else format('longer than %s is a warning', holdfast.lasting(least(f.age_warning, f.age_critical))) end
+          case when f.overdue
+            then format(
+            'a scheduled job is due for %s and nobody makes it pending, ', holdfast.lasting(f.age))
+            else '' end
+          || case when f.age > f.age_critical and f.paused_at is null
+            then format('longer than %s is critical', holdfast.lasting(f.age_critical))
+            else format(
+              'longer than %s is a warning', holdfast.lasting(least(f.age_warning, f.age_critical))) end
         where f.age > least(f.age_warning, f.age_critical)
         union all
         select 3, case when f.failures > f.failures_critical then 2 else 1 end,
           format('%s of %s attempts of the last hour failed, more than %s %% is %s', f.failed, f.attempts,
-            round(100 * (case when f.failures > f.failures_critical then f.failures_critical else f.failures_warning end)::numeric, 1)::real,
+            round(
+              100 * (
+              case when f.failures > f.failures_critical then f.failures_critical
+              else f.failures_warning end)::numeric, 1)::real,
             case when f.failures > f.failures_critical then 'critical' else 'a warning' end)
         where f.attempts >= 10 and f.failures > least(f.failures_warning, f.failures_critical)
         union all
         select 4, case when f.alone_for > coalesce(f.age_warning, interval '1 minute') then 2 else 1 end,
           case when f.workers = 0 then 'no worker serves this queue'
-            else 'no worker knows ' || array_to_string(f.alone[:3], ', ') || case when cardinality(f.alone) > 3 then ', ...' else '' end end
+            else 'no worker knows ' || array_to_string(f.alone[:3], ', ') || case
+              when cardinality(f.alone) > 3 then ', ...' else '' end end
           || case when f.alone_for > coalesce(f.age_warning, interval '1 minute')
-            then format(', longer than %s without one is critical', holdfast.lasting(coalesce(f.age_warning, interval '1 minute'))) else '' end
+            then format(
+              ', longer than %s without one is critical',
+              holdfast.lasting(coalesce(f.age_warning, interval '1 minute'))) else '' end
         where f.worker_expected and f.alone is not null and f.paused_at is null
       ) c
     ) c
@@ -134,13 +156,15 @@ begin
 end
 $$;
 comment on function holdfast.health(text) is
-  'How each queue is, or this one: OK, WARNING or CRITICAL by the thresholds of the queue, with a message that says how many jobs wait, for how long, and what is wrong.';
+  'Return the health of each queue, or of one: OK, WARNING or CRITICAL by its thresholds, with a message '
+  'that says how many jobs wait, for how long, and what is wrong.';
 
+-- holdfast: role viewer
 create or replace view holdfast.queue_health as
 select h.* from holdfast.health() h;
-comment on view holdfast.queue_health is 'How each queue is: OK, WARNING or CRITICAL, and why.';
+comment on view holdfast.queue_health is 'The health of each queue: OK, WARNING or CRITICAL, and why.';
 
--- A monitor that asks for a name with a slip in it would be told that all is well, for ever.
+-- A monitor that misspells a queue must not be told forever that all is well.
 create or replace function holdfast.check_known_queue(queue text)
 returns void
 language plpgsql stable
@@ -158,11 +182,14 @@ begin
     'queue', check_known_queue.queue,
     'no job was ever enqueued there and nobody serves it; known are ' || coalesce(
       (select string_agg(n.queue, ', ')
-       from (select l.queue from holdfast.lane l where holdfast.unrestricted() or holdfast.in_reach(l.queue) group by l.queue order by l.queue limit 10) n),
+       from (
+         select l.queue from holdfast.lane l where holdfast.unrestricted() or holdfast.in_reach(l.queue)
+         group by l.queue order by l.queue limit 10) n),
       'none yet'));
 end
 $$;
-comment on function holdfast.check_known_queue(text) is 'Refuse a queue that nobody has used, set up or serves.';
+comment on function holdfast.check_known_queue(text) is
+  'Refuse a queue that nobody has used, configured or serves.';
 
 create or replace function holdfast.lasting(duration interval)
 returns text
@@ -171,11 +198,13 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case
     when s.seconds < 60 then format('%s s', s.seconds)
-    when s.seconds < 3600 then format('%s min', s.seconds / 60) || coalesce(' ' || nullif(s.seconds % 60, 0) || ' s', '')
-    when s.seconds < 86400 then format('%s h', s.seconds / 3600) || coalesce(' ' || nullif(s.seconds % 3600 / 60, 0) || ' min', '')
+    when s.seconds < 3600
+      then format('%s min', s.seconds / 60) || coalesce(' ' || nullif(s.seconds % 60, 0) || ' s', '')
+    when s.seconds < 86400
+      then format('%s h', s.seconds / 3600) || coalesce(' ' || nullif(s.seconds % 3600 / 60, 0) || ' min', '')
     else format('%s d', s.seconds / 86400) || coalesce(' ' || nullif(s.seconds % 86400 / 3600, 0) || ' h', '')
   end
   from (select greatest(floor(extract(epoch from duration)), 0)::bigint as seconds) s
   where duration is not null
 $$;
-comment on function holdfast.lasting(interval) is 'A duration in words, as 14 min 3 s.';
+comment on function holdfast.lasting(interval) is 'Return a duration in words, such as 14 min 3 s.';

@@ -36,21 +36,22 @@ left join holdfast.event_count c on c.job_id = f.id
 union all
 select
   d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
-  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at, d.duration,
+  coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at,
+    d.duration,
   d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
   null, null, coalesce(c.events, 0)
 from holdfast.dead_letter d
 left join holdfast.worker w on w.id = d.worker_id
 left join holdfast.event_count c on c.job_id = d.id;
 
-comment on view holdfast.ended_job is 'Every job that has ended with all there is to it, for the owner.';
+comment on view holdfast.ended_job is 'Every ended job with all its columns, for the owner.';
 
--- All jobs, live, finished and dead, with one set of columns. For our functions: it
--- shows everything. What people query is holdfast.jobs, below.
+-- All jobs, live, finished and dead, with one set of columns, for our functions: it shows
+-- everything. People query holdfast.jobs, below.
 --
--- Each state stands apart and is written as a constant, so that the planner leaves
--- out what a query does not ask for: `where state = 'running'` reads the index of
--- held jobs and not the backlog.
+-- Each state has its own branch with the state as a constant, so that the planner leaves out
+-- what a query does not need: `where state = 'running'` reads the index of held jobs and not the
+-- backlog.
 create or replace view holdfast.every_job as
 select
   j.id,
@@ -87,8 +88,10 @@ left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'pending'
 union all
 select
-  j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at, j.created_at,
-  j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null, null,
+  j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at,
+    j.created_at,
+  j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null,
+    null,
   j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
 from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
@@ -96,11 +99,14 @@ left join holdfast.event_count c on c.job_id = j.id
 where j.state = 'scheduled'
 union all
 select
-  j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then 'claimed' else 'running' end,
+  j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then 'claimed'
+    else 'running' end,
   j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null,
-  greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer, r.stage,
+  greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
+    r.stage,
   r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
-  -- If it goes on as it did until it last said how far it is. No function of ours: who reads a view needs its rights.
+  -- The estimate if the job continues at its speed so far. It is no function of ours: a reader of a view
+  -- needs the rights on its functions.
   case when r.progress between 1 and 100 then
     greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
   end,
@@ -114,11 +120,11 @@ where j.state = 'claimed'
 union all
 select e.* from holdfast.ended_job e;
 
-comment on view holdfast.every_job is 'Every job with all there is to it, for the owner.';
+comment on view holdfast.every_job is 'Every job with all its columns, for the owner.';
 
--- Live jobs by their ids, as every_job has them. To ask that view would be to leave the
--- choice to the planner, which reads all that is pending where it takes the table for
--- empty, as it does if that was so when it was last vacuumed; and so for what hangs on them.
+-- Return live jobs by their ids, with the columns of every_job. The view would leave the choice
+-- to the planner. It reads all pending jobs if it takes the table for empty, because the table
+-- was empty when it was last vacuumed; and likewise for the tables beside it.
 create or replace function holdfast.live_jobs(ids uuid[])
 returns setof holdfast.every_job
 language plpgsql stable
@@ -130,9 +136,12 @@ as $$
 begin
   return query
     select
-      j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state else 'running' end,
-      j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null::timestamptz,
-      greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease, r.progress::integer,
+      j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state
+        else 'running' end,
+      j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at,
+        null::timestamptz,
+      greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease,
+        r.progress::integer,
       r.stage, r.message, null::jsonb, j.last_error, j.cancel_requested_at, j.headers, r.step,
       case when r.progress between 1 and 100 then
         greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
@@ -141,18 +150,21 @@ begin
     from unnest(ids) i
     cross join lateral (select j.* from holdfast.live j where j.id = i offset 0) j
     join holdfast.lane l on l.id = j.lane_id
-    -- Only a job that is held has a lease and a worker.
-    left join lateral (select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+    -- Only a held job has a lease and a worker.
+    left join lateral (
+      select r.* from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
     left join holdfast.worker w on w.id = j.worker_id
     left join lateral (select c.events from holdfast.event_count c where c.job_id = j.id offset 0) c on true;
 end
 $$;
-comment on function holdfast.live_jobs(uuid[]) is 'Those of these jobs that are live, with all there is to them.';
+comment on function holdfast.live_jobs(uuid[]) is
+  'Return those of these jobs that are live, with all their columns.';
 
--- Every job as whoever asks may see it: the jobs of their queues, and of payloads what
--- is shown to them. A barrier, or a condition of theirs could see rows before ours
--- has left them out.
--- The collation is that of the columns before they were masked: a view cannot change it.
+-- Every job as the caller may see it: the jobs of the caller's queues, with payloads as they may
+-- be shown. security_barrier, so that a condition of the caller's does not see rows before they
+-- are filtered. The collation is that of the columns before they were masked, since a view
+-- cannot change it.
+-- holdfast: role viewer
 create or replace view holdfast.jobs with (security_barrier) as
 select
   j.id,
@@ -174,21 +186,27 @@ select
   j.worker_name,
   j.lease,
   j.progress,
-  holdfast.text_as_seen(j.stage, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as stage,
-  holdfast.text_as_seen(j.message, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as message,
+  holdfast.text_as_seen(
+    j.stage, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as stage,
+  holdfast.text_as_seen(
+    j.message, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as message,
   holdfast.as_seen(j.result, j.queue, j.payload, (select holdfast.sees_payloads())) as result,
-  holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as last_error,
+  holdfast.text_as_seen(
+    j.last_error, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as last_error,
   j.cancel_requested_at,
-  nullif(holdfast.as_seen(j.headers, j.queue, j.payload, (select holdfast.sees_payloads())), '"*****"') as headers,
-  holdfast.text_as_seen(j.step, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as step,
+  nullif(
+    holdfast.as_seen(j.headers, j.queue, j.payload, (select holdfast.sees_payloads())), '"*****"') as headers,
+  holdfast.text_as_seen(
+    j.step, j.queue, j.payload, (select holdfast.sees_payloads())) collate "default" as step,
   j.time_left,
   j.events
 from holdfast.every_job j
 where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
 comment on view holdfast.jobs is
-  'Every job that whoever asks may see, live, finished and dead, with one set of columns and a readable state; secrets and redacted keys are masked.';
+  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state.'
+  ' Secrets and redacted keys are masked.';
 
--- A row of the one view as a row of the other: for functions that read the first, and
+-- Convert a row of the one view to a row of the other, for functions that read the first and
 -- mask only what they return.
 create or replace function holdfast.job_as_seen(given holdfast.every_job)
 returns holdfast.jobs
@@ -209,9 +227,10 @@ begin
   return seen;
 end
 $$;
-comment on function holdfast.job_as_seen(holdfast.every_job) is 'A job as whoever asks may see it.';
+comment on function holdfast.job_as_seen(holdfast.every_job) is 'Return a job as the caller may see it.';
 
--- One job with the errors of its attempts, for a person who looks at it.
+-- One job with the errors of its attempts, for people.
+-- holdfast: role viewer
 create or replace function holdfast.job_errors(id uuid)
 returns table (attempt integer, failed_at timestamptz, worker uuid, error text, traceback text)
 language sql stable security definer
@@ -220,7 +239,7 @@ as $$
   select
     e.attempt, e.failed_at, e.worker_id,
     holdfast.text_as_seen(e.error, j.queue, j.payload, s.in_full),
-    -- It quotes what the handler had at hand.
+    -- An error quotes values that the handler had.
     case when s.in_full or (holdfast.redaction(j.queue)).visible then
       holdfast.text_as_seen(e.traceback, j.queue, j.payload, s.in_full)
     end
@@ -231,8 +250,9 @@ as $$
     and job_errors.id = any(holdfast.jobs_in_reach(array[job_errors.id]))
   order by e.failed_at
 $$;
-comment on function holdfast.job_errors(uuid) is 'What went wrong in each attempt of a job, oldest first.';
+comment on function holdfast.job_errors(uuid) is 'Return the error of each attempt of a job, oldest first.';
 
+-- holdfast: role producer viewer
 create or replace function holdfast.job(id uuid)
 returns setof holdfast.jobs
 language sql stable security definer
@@ -250,10 +270,12 @@ as $$
   order by j.created_at desc
   limit 1
 $$;
-comment on function holdfast.job(uuid) is 'One job by its id.';
+comment on function holdfast.job(uuid) is 'Return one job by its id.';
 
+-- holdfast: role worker viewer
 create or replace function holdfast.list_workers()
-returns table (id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
+returns table (
+  id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
   started_at timestamptz, heartbeat_at timestamptz, recovered integer)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -263,7 +285,7 @@ as $$
     case
       when w.lost_at is not null then 'lost'
       when w.left_at is not null then 'left'
-      -- As health() and why() see it; `lost` it is when its jobs were taken back.
+      -- As health() and why() see it. A worker is `lost` once its jobs were taken back.
       when w.heartbeat_at + w.lease_time <= (select holdfast.clock()) then 'silent'
       when exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
       else 'idle'
@@ -276,4 +298,5 @@ as $$
     or exists (select from unnest(w.queues) q where holdfast.in_reach(q))
   order by w.started_at desc
 $$;
-comment on function holdfast.list_workers() is 'The workers of the last day, what they serve and hold, and when they were last heard of.';
+comment on function holdfast.list_workers() is
+  'List the workers of the last day, what they serve and hold, and when they were last heard from.';

@@ -1,17 +1,22 @@
 -- holdfast: after jobs
--- The jobs that match, those that changed last first; a null matches everything.
+-- List the jobs that match, the last changed first. A null matches everything.
 --
--- Nothing is sorted that is not shown: each state is read in an order that is close to that of the last change,
--- and no further than needed.
+-- Only rows that are shown are sorted: each state is read in an order that is close to that of
+-- the last change, and no further than needed.
 --
---   pending     by the place in the lane, the last first: places are given in the order of becoming pending
---   scheduled   those of the 100,000 that fall due first
+--   pending     by the place in the lane, the last first: jobs get places when they become pending
+--   scheduled   the 100,000 that fall due first
 --   held        all of them
 --   dead        by the time of death
---   finished    the end of each day's table, where the last ones were written: 40 MB of it at most
+--   finished    the end of each day's table, where the last ones were written: at most 40 MB of it
 --
--- So the list is complete, but for very many scheduled jobs and for finished ones that are both rare and long ago.
-create or replace function holdfast.list_jobs(queue text default null, task text default null, state text default null, amount integer default 50)
+-- So the list is complete, except with very many scheduled jobs, and for finished jobs that are
+-- both rare and old.
+--
+-- The body is long on purpose: it reads each state in its own way.
+-- holdfast: role viewer
+create or replace function holdfast.list_jobs(
+  queue text default null, task text default null, state text default null, amount integer default 50)
 returns setof holdfast.jobs
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -72,9 +77,12 @@ begin
     held := array(
       select h.id
       from (
-        select j.id, j.lane_id, greatest(j.changed_at, r.changed_at) as changed_at, r.job_id is not null as runs
+        select j.id, j.lane_id, greatest(j.changed_at, r.changed_at) as changed_at,
+          r.job_id is not null as runs
         from holdfast.live j
-        left join lateral (select r.job_id, r.changed_at from holdfast.running r where r.job_id = j.id and r.lease = j.lease offset 0) r on true
+        left join lateral (
+          select r.job_id, r.changed_at from holdfast.running r where r.job_id = j.id
+          and r.lease = j.lease offset 0) r on true
         where j.state = 'claimed'
         offset 0
       ) h
@@ -118,10 +126,11 @@ begin
 end
 $$;
 comment on function holdfast.list_jobs(text, text, text, integer) is
-  'Jobs by queue, task and state, those that changed last first. Of scheduled jobs the 100,000 due first are looked at, of finished ones the latest.';
+  'List jobs by queue, task and state, the last changed first. Reads the 100,000 scheduled jobs that are '
+  'due first, and the latest finished ones.';
 
--- The finished jobs that match, the latest first: rows are only ever appended to a day's table, so the latest lie
--- at its end, and no index is needed to find them.
+-- Return the matching finished jobs, the latest first. Rows are only ever appended to a day's
+-- table, so the latest lie at its end, and no index is needed.
 create or replace function holdfast.last_finished(queue text, task text, state text, amount bigint)
 returns table (id uuid, finished_at timestamptz)
 language plpgsql stable
@@ -144,8 +153,9 @@ declare
 begin
   <<days>>
   for part in
-    -- What has no table of its own, the first day too, is in the default one: looked at besides.
-    select p.place as name, pg_relation_size(p.place) / current_setting('block_size')::integer as pages, p.low = '-infinity' as aside
+    -- Rows of days without a table, such as the first day, are in the default partition, which is read too.
+    select p.place as name, pg_relation_size(p.place) / current_setting('block_size')::integer as pages,
+      p.low = '-infinity' as aside
     from holdfast.partitions() p
     where p.parent = 'finished'
     order by aside desc, p.partition desc
@@ -176,4 +186,5 @@ begin
     select f.id, f.at from unnest(found_ids, found_at) f (id, at) order by f.at desc limit amount;
 end
 $$;
-comment on function holdfast.last_finished(text, text, text, bigint) is 'The finished jobs that match and are among the last that were written.';
+comment on function holdfast.last_finished(text, text, text, bigint) is
+  'Return the matching finished jobs among the last that were written.';

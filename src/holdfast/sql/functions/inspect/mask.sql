@@ -1,12 +1,13 @@
 -- holdfast: after reach
--- What is shown of payloads, results and errors, and to whom: the one place.
+-- What is shown of payloads, results and errors, and to whom. Nothing else decides this.
 --
 --   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts
---   redacted keys    their values are ***** to all but operators and the owner
---   not visible      nothing of payloads and results, for all but operators and the owner
+--   redacted keys    their values are ***** except to operators and the owner
+--   not visible      payloads and results are hidden except from operators and the owner
 --
--- Workers get payloads as they are, from claim().
+-- Workers get payloads unchanged from claim().
 
+-- holdfast: role viewer
 create or replace function holdfast.sees_payloads()
 returns boolean
 language sql stable security definer
@@ -14,7 +15,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.is_owner(holdfast.caller()) or holdfast.acts_as(holdfast.caller(), 'holdfast_operator')
 $$;
-comment on function holdfast.sees_payloads() is 'Whether whoever asks sees all of payloads and results but their secrets.';
+comment on function holdfast.sees_payloads() is
+  'Return whether the caller sees payloads and results except their secrets.';
 
 -- The settings of a queue: whether payloads are shown at all, and the keys to mask, in lower case.
 create or replace function holdfast.redaction(queue text, out visible boolean, out keys text[])
@@ -28,10 +30,10 @@ as $$
   left join holdfast.queue q on q.name = redaction.queue
   left join holdfast.queue d on d.name = '*'
 $$;
-comment on function holdfast.redaction(text) is 'What those who may only look see of the payloads of a queue.';
+comment on function holdfast.redaction(text) is 'Return what viewers see of the payloads of a queue.';
 
--- A JSON value with ***** for secrets, for the values of these keys, and for these texts wherever they stand. What is nested deeper than
--- anybody reads is left out: a payload must not make those who list jobs run out of stack.
+-- Values nested too deeply for any reader are left out: a payload must not exhaust the stack of
+-- a session that lists jobs.
 create or replace function holdfast.cover(value jsonb, keys text[], texts text[], depth integer default 0)
 returns jsonb
 language plpgsql immutable
@@ -48,7 +50,8 @@ begin
       return coalesce((
         select jsonb_object_agg(
           holdfast.scrub(e.key, texts),
-          case when lower(e.key) = any(keys) then mask else holdfast.cover(e.value, keys, texts, depth + 1) end)
+          case when lower(e.key) = any(keys) then mask
+            else holdfast.cover(e.value, keys, texts, depth + 1) end)
         from jsonb_each(value) e), '{}');
     when 'array' then
       if depth > 40 then
@@ -58,7 +61,8 @@ begin
         select jsonb_agg(holdfast.cover(e.value, keys, texts, depth + 1) order by e.n)
         from jsonb_array_elements(value) with ordinality e (value, n)), '[]');
     when 'string' then
-      return case when cardinality(texts) = 0 then value else to_jsonb(holdfast.scrub(value #>> '{}', texts)) end;
+      return case when cardinality(texts) = 0 then value
+        else to_jsonb(holdfast.scrub(value #>> '{}', texts)) end;
     when 'number' then
       return case when value::text = any(texts) then mask else value end;
     else
@@ -66,10 +70,11 @@ begin
   end case;
 end
 $$;
-comment on function holdfast.cover(jsonb, text[], text[], integer) is 'A JSON value with ***** for secrets, for the values of these keys, and for these texts.';
+comment on function holdfast.cover(jsonb, text[], text[], integer) is
+  'Return a JSON value with ***** in place of secrets, of the values of these keys, and of these texts.';
 
--- What must not be seen in other texts, the longest first: all that is inside a secret, with its keys; of redacted keys,
--- or of everything, what is long enough to be told from any other word.
+-- These are all texts inside a secret, with its keys, and those of redacted keys, or of
+-- everything, that are long enough to be told apart from ordinary words.
 create or replace function holdfast.hidden_texts(payload jsonb, keys text[], everything boolean)
 returns text[]
 language sql immutable
@@ -86,7 +91,8 @@ as $$
     cross join lateral (
       select e.key, e.value from jsonb_each(case when jsonb_typeof(p.value) = 'object' then p.value end) e
       union all
-      select null, e.value from jsonb_array_elements(case when jsonb_typeof(p.value) = 'array' then p.value end) e
+      select null, e.value
+        from jsonb_array_elements(case when jsonb_typeof(p.value) = 'array' then p.value end) e
     ) c
     where p.depth < 1000
   )
@@ -96,7 +102,7 @@ as $$
     from (
       select p.value, p.secret, p.hidden from part p
       union all
-      -- A key in a secret is as secret as what stands under it.
+      -- A key in a secret is as secret as its value.
       select to_jsonb(p.key), true, true from part p where p.key is not null
     ) p
     cross join lateral (
@@ -108,20 +114,23 @@ as $$
       and (p.secret and form.text <> '' or p.hidden and length(form.text) >= 4)
   ) t
 $$;
-comment on function holdfast.hidden_texts(jsonb, text[], boolean) is 'The texts in a payload that must not be seen elsewhere, the longest first.';
+comment on function holdfast.hidden_texts(jsonb, text[], boolean) is
+  'Return the texts in a payload that must not be shown elsewhere, the longest first.';
 
--- Each text is looked for in each string of what is shown. With any number of them a
--- payload of 171 KiB took six seconds to show, and a list shows many; so beyond a hundred
--- the whole value is hidden.
+-- Each text is searched in each string that is shown. Without a limit, a payload of 171 KiB took
+-- six seconds, and a list shows many. So with more than a hundred texts the whole value is
+-- hidden.
 create or replace function holdfast.are_too_many(texts text[])
 returns boolean
 language sql immutable
 as $$
   select cardinality(texts) > 100
 $$;
-comment on function holdfast.are_too_many(text[]) is 'Whether there are so many texts to hide that a value is hidden as a whole.';
+comment on function holdfast.are_too_many(text[]) is
+  'Return whether there are so many texts to hide that a whole value is hidden.';
 
--- A short one is replaced only where it stands alone: a three-digit code inside every longer number would shred the text and hide nothing.
+-- A short text is replaced only as a whole word: a three-digit code inside every longer number
+-- would shred the text and hide nothing.
 create or replace function holdfast.scrub(value text, texts text[])
 returns text
 language plpgsql immutable
@@ -135,17 +144,19 @@ begin
     if strpos(scrubbed, hidden) > 0 then
       scrubbed := case when length(hidden) >= 4
         then replace(scrubbed, hidden, '*****')
-        else regexp_replace(scrubbed, '(?<!\w)' || regexp_replace(hidden, '(\W)', '\\\1', 'g') || '(?!\w)', '*****', 'g')
+        else regexp_replace(
+          scrubbed, '(?<!\w)' || regexp_replace(hidden, '(\W)', '\\\1', 'g') || '(?!\w)', '*****', 'g')
       end;
     end if;
   end loop;
   return scrubbed;
 end
 $$;
-comment on function holdfast.scrub(text, text[]) is 'A text with ***** for each of these.';
+comment on function holdfast.scrub(text, text[]) is
+  'Return a text with ***** in place of each of these texts.';
 
--- A value of a job (its payload, result, an event's data …) as whoever asks may see it. `in_full` is
--- sees_payloads(), asked once for all rows.
+-- `in_full` is sees_payloads(), evaluated once for all rows.
+-- holdfast: role viewer
 create or replace function holdfast.as_seen(value jsonb, queue text, payload jsonb, in_full boolean)
 returns jsonb
 language plpgsql stable security definer
@@ -159,7 +170,7 @@ begin
   if value is null then
     return null;
   end if;
-  if payload is null then -- its job is gone, and nobody knows what was a secret
+  if payload is null then -- its job is gone, so nothing says what was a secret
     return case when holdfast.is_owner(holdfast.caller()) then value else '"*****"' end;
   end if;
   if in_full then
@@ -167,24 +178,30 @@ begin
       return value;
     end if;
     hidden := holdfast.hidden_texts(payload, '{}', false);
-    return case when holdfast.are_too_many(hidden) then '"*****"' else holdfast.cover(value, '{}', hidden) end;
+    return case when holdfast.are_too_many(hidden) then '"*****"'
+      else holdfast.cover(value, '{}', hidden) end;
   end if;
   select r.visible, r.keys into shown from holdfast.redaction(as_seen.queue) r;
   if not shown.visible then
     return '"*****"';
   end if;
-  -- Nearly always it is short, so that it cannot be nested deeply, and there is nothing to hide.
+  -- Most values are short, so they are not nested deeply and have nothing to hide.
   said := lower(concat(value::text, payload::text));
-  if length(said) < 1000 and not exists (select from unnest(shown.keys || '$secret'::text) k where strpos(said, to_jsonb(k)::text) > 0) then
+  if length(said) < 1000
+    and not exists (
+    select from unnest(shown.keys || '$secret'::text) k where strpos(said, to_jsonb(k)::text) > 0) then
     return value;
   end if;
   hidden := holdfast.hidden_texts(payload, shown.keys, false);
-  return case when holdfast.are_too_many(hidden) then '"*****"' else holdfast.cover(value, shown.keys, hidden) end;
+  return case when holdfast.are_too_many(hidden) then '"*****"'
+    else holdfast.cover(value, shown.keys, hidden) end;
 end
 $$;
-comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is 'A value of a job of this queue and payload as whoever asks may see it.';
+comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is
+  'Return a value of a job of this queue and payload as the caller may see it.';
 
--- The same for what a handler said in words: an error, a message, a stage.
+-- The same for texts of a handler: an error, a message, a stage.
+-- holdfast: role viewer
 create or replace function holdfast.text_as_seen(value text, queue text, payload jsonb, in_full boolean)
 returns text
 language plpgsql stable security definer
@@ -212,9 +229,11 @@ begin
   return case when holdfast.are_too_many(hidden) then '*****' else holdfast.scrub(value, hidden) end;
 end
 $$;
-comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is 'A text of a job of this queue and payload as whoever asks may see it.';
+comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is
+  'Return a text of a job of this queue and payload as the caller may see it.';
 
--- The payload with its secrets in plain, for the owner alone, who could read the table as well.
+-- For the owner alone, who can read the table anyway.
+-- holdfast: role owner
 create or replace function holdfast.stored_payload(id uuid)
 returns jsonb
 language sql stable security definer
@@ -222,4 +241,5 @@ set search_path = pg_catalog, pg_temp
 as $$
   select f.payload from holdfast.found_job(stored_payload.id) f
 $$;
-comment on function holdfast.stored_payload(uuid) is 'The payload of a job as it is stored, secrets in plain: for the owner.';
+comment on function holdfast.stored_payload(uuid) is
+  'Return the payload of a job as it is stored, with secrets in plain text; for the owner.';

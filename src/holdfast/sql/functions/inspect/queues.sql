@@ -1,6 +1,8 @@
--- The queues that hold live jobs or are paused or have settings of their own.
+-- List the queues that hold live jobs, are paused, or have settings of their own.
+-- holdfast: role worker viewer
 create or replace function holdfast.list_queues()
-returns table (name text, paused_at timestamptz, scheduled bigint, pending bigint, held bigint, oldest_at timestamptz)
+returns table (
+  name text, paused_at timestamptz, scheduled bigint, pending bigint, held bigint, oldest_at timestamptz)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
@@ -22,4 +24,5 @@ as $$
   order by n.name
 $$;
 comment on function holdfast.list_queues() is
-  'Every queue that was used or has settings: since when it is paused, how many jobs are due later, wait and are held, and when the oldest that waits was made. Very many are estimated.';
+  'List every queue that was used or has settings: since when it is paused, how many jobs are scheduled, '
+  'pending and held, and when the oldest pending one was made. Large numbers are estimates.';

@@ -1,11 +1,11 @@
 -- holdfast: after words
--- Why does this job not run? What stands in its way, the decisive reason first,
--- each with a word for programs, a sentence for people and what to do about it.
+-- Explain why a job does not run: the decisive reason first, each with a word for programs, a
+-- sentence for people, and a remedy.
 --
--- Nothing here is counted further than to ten thousand, and all of it is read from
--- the heads of the lanes and by ids, so it answers at once however much waits. It
--- takes no lock and writes nothing. Errors, payloads and messages are not quoted:
--- they may hold what not everybody may see.
+-- Nothing is counted beyond ten thousand, and everything is read from the heads of the lanes
+-- and by ids. So the answer comes at once however many jobs wait. Nothing is locked or written.
+-- Errors, payloads and messages are not quoted, since not everybody may see them.
+-- holdfast: role viewer
 create or replace function holdfast.why(id uuid)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable security definer
@@ -28,7 +28,9 @@ begin
     perform holdfast.refuse_value('id', null, 'must be the id of a job');
   end if;
   if not holdfast.unrestricted() and cardinality(holdfast.jobs_in_reach(array[why.id])) = 0 then
-    return query values ('unknown', 'There is no job with this id in your queues.', 'Check the id and the database.', null::jsonb);
+    return query values (
+      'unknown', 'There is no job with this id in your queues.', 'Check the id and the database.',
+      null::jsonb);
     return;
   end if;
   select j.* into job from holdfast.live j where j.id = why.id;
@@ -59,7 +61,7 @@ begin
       return query select w.* from holdfast.why_locked(locked_by, now_at) w;
       stopped := stopped or found;
       return query select w.* from holdfast.why_unserved(lane, now_at) w;
-      if not stopped then -- else it would be said to be ready
+      if not stopped then -- otherwise it would be called ready
         return query select w.* from holdfast.why_waiting(job, lane, now_at) w;
       end if;
   end case;
@@ -69,14 +71,14 @@ begin
       format('Schedule %s made it.', s.name),
       'holdfast schedule list shows when it runs next.',
       jsonb_build_object('schedule', s.name)
-    from holdfast.schedule s -- for anybody may have written the header
+    from holdfast.schedule s -- since anybody may have written the header
     where s.name = job.headers ->> 'schedule';
 end
 $$;
 comment on function holdfast.why(uuid) is
-  'Why a job does not run: what stands in its way, the decisive reason first, with what to do; or how it ended.';
+  'Return why a job does not run, the decisive reason first, with what to do; or how it ended.';
 
--- Workers that can be believed to live: not lost, not gone, heard of within their lease.
+-- Workers that are probably alive: not lost, not gone, with a heartbeat within their lease.
 create or replace function holdfast.live_workers(now_at timestamptz)
 returns setof holdfast.worker
 language sql stable
@@ -88,7 +90,8 @@ as $$
     and w.left_at is null
     and greatest(w.heartbeat_at, w.graced_at) + w.lease_time > now_at
 $$;
-comment on function holdfast.live_workers(timestamptz) is 'The workers that were heard of within their lease.';
+comment on function holdfast.live_workers(timestamptz) is
+  'Return the workers that sent a heartbeat within their lease.';
 
 create or replace function holdfast.serves(worker holdfast.worker, queue text, task text)
 returns boolean
@@ -97,4 +100,5 @@ as $$
   select (worker.queues is null or serves.queue = any(worker.queues))
     and (worker.tasks is null or serves.task = any(worker.tasks))
 $$;
-comment on function holdfast.serves(holdfast.worker, text, text) is 'Whether a worker takes jobs of this queue and task.';
+comment on function holdfast.serves(holdfast.worker, text, text) is
+  'Return whether a worker takes jobs of this queue and task.';

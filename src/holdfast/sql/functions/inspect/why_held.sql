@@ -1,6 +1,7 @@
 -- holdfast: after why
--- Who holds a job, how it ended, or why nobody knows it: see why.sql.
+-- Who holds a job, and how a job ended: see why.sql.
 
+-- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
@@ -21,7 +22,8 @@ begin
   silent := now_at - worker.heartbeat_at;
   ends_at := greatest(worker.heartbeat_at, worker.graced_at) + worker.lease_time;
   detail := jsonb_strip_nulls(jsonb_build_object(
-    'worker', job.worker_id, 'worker_name', worker.name, 'claimed_at', job.claimed_at, 'started_at', run.started_at,
+    'worker', job.worker_id, 'worker_name', worker.name, 'claimed_at', job.claimed_at, 'started_at',
+      run.started_at,
     'heartbeat_at', worker.heartbeat_at, 'lease_ends_at', ends_at, 'deadline_at', run.deadline_at,
     'attempt', job.attempt, 'progress', run.progress, 'at_most_once', case when run.once then true end));
 
@@ -30,20 +32,27 @@ begin
     explanation := format('Its worker %s %s. What it held is being taken back%s.', known,
       case
         when worker.id is null then 'is no more'
-        when worker.lost_at is not null then format('was declared lost %s ago', holdfast.span_in_words(now_at - worker.lost_at))
+        when worker.lost_at is not null
+          then format('was declared lost %s ago', holdfast.span_in_words(now_at - worker.lost_at))
         else format('left %s ago', holdfast.span_in_words(now_at - worker.left_at))
       end,
-      case when run.once then '; since it must not run a second time, it goes to the dead letters' else '' end);
+      case when run.once then '; since it must not run a second time, it goes to the dead letters'
+        else '' end);
     remedy := 'holdfast tick, if no worker runs that would do it.';
     return next;
   elsif ends_at < now_at or silent > worker.lease_time / 2 then
     answer := 'worker_silent';
-    explanation := format('It is held by worker %s, which has not been heard of for %s. %s', known, holdfast.span_in_words(silent),
+    explanation := format(
+      'It is held by worker %s, which has not been heard of for %s. %s', known,
+      holdfast.span_in_words(silent),
       case
-        when ends_at > now_at then format('If it stays silent, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
+        when ends_at > now_at
+          then format(
+          'If it stays silent, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
         else format('Its lease ended %s ago, and %s.', holdfast.span_in_words(now_at - ends_at),
           case
-            when look_at is null or look_at < now_at - interval '1 minute' then 'nobody does the duties that would take the job back'
+            when look_at is null or look_at < now_at - interval '1 minute'
+              then 'nobody does the duties that would take the job back'
             else 'the job is about to be taken back'
           end)
       end);
@@ -52,50 +61,62 @@ begin
   end if;
   if job.cancel_requested_at is not null then
     answer := 'cancel_requested';
-    explanation := format('Somebody called it off %s ago. Its worker %s has been told, and its handler has not ended yet.',
+    explanation := format(
+      'Somebody called it off %s ago. Its worker %s has been told, and its handler has not ended yet.',
       holdfast.span_in_words(now_at - job.cancel_requested_at), known);
-    remedy := 'A plain function must ask ctx.cancelled itself; isolation="process" makes it one that can be stopped.';
+    remedy := 'A plain function must ask ctx.cancelled itself; isolation="process" makes it one that can be '
+              'stopped.';
     return next;
   end if;
   if run.deadline_at < now_at then
     answer := 'timed_out';
-    explanation := format('Its timeout passed %s ago, at %s, and worker %s has not ended it. Five seconds after it the job is taken back.',
+    explanation := format(
+      'Its timeout passed %s ago, at %s, and worker %s has not ended it. Five seconds after it the job is '
+      'taken back.',
       holdfast.span_in_words(now_at - run.deadline_at), holdfast.time_in_words(run.deadline_at), known);
     remedy := 'holdfast tick, if no worker runs that would do it.';
     return next;
   end if;
   if run.job_id is not null then
     answer := 'running';
-    explanation := format('It runs on worker %s since %s, for %s%s%s%s. The last heartbeat was %s ago.', known,
+    explanation := format(
+      'It runs on worker %s since %s, for %s%s%s%s. The last heartbeat was %s ago.', known,
       holdfast.time_in_words(run.started_at), holdfast.span_in_words(now_at - run.started_at),
       coalesce(', ' || run.progress || ' % done', ''),
-      case when run.deadline_at > now_at then format(', with a timeout in %s', holdfast.span_in_words(run.deadline_at - now_at)) else '' end,
+      case when run.deadline_at > now_at
+        then format(', with a timeout in %s', holdfast.span_in_words(run.deadline_at - now_at)) else '' end,
       case when run.once then ', and must not run a second time' else '' end,
       holdfast.span_in_words(silent));
     remedy := format('holdfast watch %s follows it, holdfast cancel %s calls it off.', job.id, job.id);
   else
     answer := 'held';
-    explanation := format('It is held by worker %s since %s, for %s, with %s in all; its handler has not been seen at work for half a second. '
+    explanation := format(
+      'It is held by worker %s since %s, for %s, with %s in all; its handler has not been seen at work for '
+      'half a second. '
       'The last heartbeat was %s ago.', known,
       holdfast.time_in_words(job.claimed_at), holdfast.span_in_words(now_at - job.claimed_at),
       holdfast.amount_in_words((
         select count(*) from (
-          select from holdfast.live j where j.worker_id = job.worker_id and j.state = 'claimed' limit 10000) h), 'job', 10000),
+          select from holdfast.live j where j.worker_id = job.worker_id and j.state = 'claimed'
+            limit 10000) h), 'job', 10000),
       holdfast.span_in_words(silent));
-    remedy := 'Wait: what a worker cannot start within a second it gives back. A consumer of your own must report or release it.';
+    remedy := 'Wait: what a worker cannot start within a second it gives back. A consumer of your own must '
+              'report or release it.';
   end if;
   return next;
   if lane.kind = 2 then
     answer := 'suspect';
-    explanation := 'A worker died while it held this job before, so its worker takes no other such job until this one is cleared.';
+    explanation := 'A worker died while it held this job before, so its worker takes no other such job until '
+                   'this one is cleared.';
     remedy := format('If that happens again, its errors say so: holdfast job %s', job.id);
     return next;
   end if;
 end
 $$;
-comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is 'Who holds a job, since when, and whether they can be believed to live.';
+comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is
+  'Return who holds a job, since when, and whether that worker seems to be alive.';
 
--- A job that is not live: how it ended, or why nobody knows it.
+-- A job that is not live: how it ended, or why nothing is known of it.
 create or replace function holdfast.why_ended(id uuid, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
@@ -111,20 +132,24 @@ declare
 begin
   select e.* into job
   from (
-    select f.state, f.finished_at, f.attempt, f.max_attempts, f.duration, f.worker_id from holdfast.finished f where f.id = why_ended.id
+    select f.state, f.finished_at, f.attempt, f.max_attempts, f.duration, f.worker_id from holdfast.finished f
+      where f.id = why_ended.id
     union all
-    select 'dead', d.died_at, d.attempt, d.max_attempts, d.duration, d.worker_id from holdfast.dead_letter d where d.id = why_ended.id
+    select 'dead', d.died_at, d.attempt, d.max_attempts, d.duration, d.worker_id from holdfast.dead_letter d
+      where d.id = why_ended.id
   ) e
   order by e.finished_at desc
   limit 1;
   if found then
     answer := job.state;
     detail := jsonb_build_object(
-      'finished_at', job.finished_at, 'attempt', job.attempt, 'max_attempts', job.max_attempts, 'worker', job.worker_id);
+      'finished_at', job.finished_at, 'attempt', job.attempt, 'max_attempts', job.max_attempts, 'worker',
+        job.worker_id);
     case job.state
       when 'completed' then
         explanation := format('It was completed at %s, %s ago, in attempt %s of %s%s.',
-          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at), job.attempt, job.max_attempts,
+          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
+            job.attempt, job.max_attempts,
           coalesce(' after ' || holdfast.span_in_words(job.duration), ''));
         remedy := format('Nothing. holdfast job %s shows its result.', why_ended.id);
       when 'cancelled' then
@@ -133,8 +158,11 @@ begin
         remedy := 'Nothing, or enqueue it anew. The audit log says who did it.';
       else
         explanation := format('It is dead since %s, %s ago, after %s of %s attempts.',
-          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at), job.attempt, job.max_attempts);
-        remedy := format('holdfast job %s shows the errors, holdfast replay %s puts it back on its queue.', why_ended.id, why_ended.id);
+          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
+            job.attempt, job.max_attempts);
+        remedy := format(
+          'holdfast job %s shows the errors, holdfast replay %s puts it back on its queue.', why_ended.id,
+          why_ended.id);
     end case;
     return next;
     return;
@@ -143,7 +171,7 @@ begin
   answer := 'unknown';
   select u.used_at, u.task into used from holdfast.used_id u where u.id = why_ended.id;
   open := cardinality(holdfast.writers());
-  -- The ids that we make begin with the milliseconds since 1970; its version is 7.
+  -- Ids that we make are UUIDs of version 7, and begin with the milliseconds since 1970.
   if substr(why_ended.id::text, 15, 1) = '7' then
     made_at := to_timestamp(
       ('x' || lpad(replace(left(why_ended.id::text, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0);
@@ -154,14 +182,18 @@ begin
       format('One was enqueued under it %s ago, for task %s, and has been purged or forgotten since.',
         holdfast.span_in_words(now_at - used.used_at), used.task)
     end,
-    case when used.used_at is null and made_at between now_at - interval '100 years' and now_at + interval '1 day' then
-      format('The id was made at %s, %s ago.', holdfast.time_in_words(made_at), holdfast.span_in_words(now_at - made_at))
+    case when used.used_at is null and made_at between now_at - interval '100 years'
+      and now_at + interval '1 day' then
+      format(
+        'The id was made at %s, %s ago.', holdfast.time_in_words(made_at),
+        holdfast.span_in_words(now_at - made_at))
     end,
     format('Finished jobs are kept for %s at most.', holdfast.span_in_words(keep)),
     'What was enqueued in a transaction is not there before it commits, and never if it rolls back.',
     case when open > 0 then
       format('%s at this moment.',
-        case open when 1 then '1 transaction that may enqueue is open' else open || ' transactions that may enqueue are open' end)
+        case open when 1 then '1 transaction that may enqueue is open'
+          else open || ' transactions that may enqueue are open' end)
     end);
   remedy := 'Check the id and the database, and whether the transaction was committed.';
   detail := jsonb_build_object('used_at', used.used_at, 'made_at', made_at, 'open_writers', open,
@@ -169,4 +201,5 @@ begin
   return next;
 end
 $$;
-comment on function holdfast.why_ended(uuid, timestamptz) is 'How a job ended, or why nobody knows it.';
+comment on function holdfast.why_ended(uuid, timestamptz) is
+  'Return how a job ended, or why nothing is known of it.';

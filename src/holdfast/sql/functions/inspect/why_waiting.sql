@@ -16,9 +16,10 @@ as $$
   where q.name = lane.queue
     and q.paused_at is not null
 $$;
-comment on function holdfast.why_paused(holdfast.lane, timestamptz) is 'That the queue of a job is paused, if it is.';
+comment on function holdfast.why_paused(holdfast.lane, timestamptz) is
+  'Return that the queue of a job is paused, if it is.';
 
--- A job that claims step over, or do not come to.
+-- A job that claims skip or do not reach.
 create or replace function holdfast.why_passed_over(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -26,7 +27,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'out_of_attempts',
-    format('All %s attempts are used up, because the maximum was lowered while it waited. Claims step over it; '
+    format(
+      'All %s attempts are used up, because the maximum was lowered while it waited. Claims step over it; '
       'the next upkeep moves it to the dead letters.', job.max_attempts),
     format('Wait for the upkeep, then: holdfast replay %s', job.id),
     jsonb_build_object('attempt', job.attempt, 'max_attempts', job.max_attempts)
@@ -34,8 +36,11 @@ as $$
   union all
   select
     'late',
-    format('It stands at place %s, behind the head of its lane at %s: the transaction that made it committed late. '
-      'The next round of duties gives it a new place, within a second while a worker runs.', job.seq, lane.head),
+    format(
+      'It stands at place %s, behind the head of its lane at %s: the transaction that made it committed '
+      'late. '
+      'The next round of duties gives it a new place, within a second while a worker runs.', job.seq,
+        lane.head),
     case when l.look_at > now_at - interval '1 minute'
       then 'Wait a moment.'
       else 'holdfast tick: nobody has done the duties'
@@ -46,10 +51,10 @@ as $$
   where job.seq < lane.head
 $$;
 comment on function holdfast.why_passed_over(holdfast.live, holdfast.lane, timestamptz) is
-  'That claims do not come to a job: its attempts are used up, or it stands behind a head.';
+  'Return that claims do not reach a job: it has no attempts left, or lies behind a head.';
 
--- The number in xmax is that of a transaction which is writing or has locked the
--- row, or once did. Only one that is open still holds the lock on its own number.
+-- xmax is the number of a transaction that writes or has locked the row, or once did. Only an
+-- open transaction still holds the lock on its own number.
 create or replace function holdfast.why_locked(locked_by xid, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -65,7 +70,8 @@ as $$
       when k.pid is null then 'Commit it or roll it back: select * from pg_prepared_xacts;'
       else format('Let it commit. If it hangs: select pg_terminate_backend(%s);', k.pid)
     end,
-    jsonb_build_object('pid', k.pid, 'application', a.application_name, 'state', a.state, 'since', a.xact_start)
+    jsonb_build_object(
+      'pid', k.pid, 'application', a.application_name, 'state', a.state, 'since', a.xact_start)
   from pg_locks k
   left join pg_stat_activity a on a.pid = k.pid
   where k.locktype = 'transactionid'
@@ -73,9 +79,10 @@ as $$
     and k.granted
     and k.pid is distinct from pg_backend_pid()
 $$;
-comment on function holdfast.why_locked(xid, timestamptz) is 'That an open transaction holds the row of a job, if it does.';
+comment on function holdfast.why_locked(xid, timestamptz) is
+  'Return that an open transaction has locked the row of a job, if one has.';
 
--- What a job waits for that only a duty brings about.
+-- A job waits for a duty.
 create or replace function holdfast.why_duty(duty text, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language sql stable
@@ -83,12 +90,14 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'duty_held', h.sentence || '.', h.remedy,
-    jsonb_build_object('duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
+    jsonb_build_object(
+      'duty', h.duty, 'pid', h.pid, 'application', h.application, 'role', h.role, 'state', h.state,
       'since', h.since)
   from holdfast.duty_holders(now_at) h
   where h.duty = why_duty.duty
 $$;
-comment on function holdfast.why_duty(text, timestamptz) is 'That a session has held a duty for long, if one has.';
+comment on function holdfast.why_duty(text, timestamptz) is
+  'Return that a session has held a duty for long, if one has.';
 
 create or replace function holdfast.why_unserved(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -103,10 +112,13 @@ begin
   select
     count(*) as alive,
     count(*) filter (where holdfast.serves(w, lane.queue, lane.task)) as serving,
-    count(*) filter (where holdfast.serves(w, lane.queue, lane.task) and w.heartbeat_at > now_at - w.lease_time / 2) as heard,
+    count(*) filter (
+      where holdfast.serves(w, lane.queue, lane.task)
+      and w.heartbeat_at > now_at - w.lease_time / 2) as heard,
     count(*) filter (where w.queues is null or lane.queue = any(w.queues)) as of_queue,
     max(w.heartbeat_at) as heartbeat_at,
-    string_agg(distinct holdfast.worker_in_words(w), ', ') filter (where holdfast.serves(w, lane.queue, lane.task)) as names
+    string_agg(distinct holdfast.worker_in_words(w), ', ') filter (
+      where holdfast.serves(w, lane.queue, lane.task)) as names
   into known
   from holdfast.live_workers(now_at) w;
 
@@ -119,7 +131,8 @@ begin
     remedy := 'Look whether it still runs and reaches the database.';
     detail := jsonb_build_object('workers', known.serving, 'heartbeat_at', known.heartbeat_at);
   elsif known.alive = 0 then
-    select w.* into last from holdfast.worker w order by greatest(w.left_at, w.lost_at, w.heartbeat_at) desc limit 1;
+    select w.* into last from holdfast.worker w order by greatest(w.left_at, w.lost_at, w.heartbeat_at) desc
+      limit 1;
     answer := 'no_worker';
     explanation := case
       when last.id is null then 'No worker is alive, and there was none in the last day.'
@@ -132,7 +145,8 @@ begin
   elsif known.of_queue = 0 then
     answer := 'no_worker_for_queue';
     explanation := format('No worker serves queue %s. %s: %s.', lane.queue,
-      case when known.alive = 1 then 'The only one alive serves' else format('The %s that are alive serve', known.alive) end,
+      case when known.alive = 1 then 'The only one alive serves'
+        else format('The %s that are alive serve', known.alive) end,
       (select string_agg(distinct q, ', ') from holdfast.live_workers(now_at) w, unnest(w.queues) q));
     remedy := format('Start one: holdfast worker app:hf --queues %s', lane.queue);
     detail := jsonb_build_object('queue', lane.queue, 'workers', known.alive);
@@ -154,9 +168,12 @@ begin
   return next;
 end
 $$;
-comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is 'That no worker takes jobs of this lane, and whom there is instead.';
+comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is
+  'Return that no worker takes jobs of this lane, and which workers there are.';
 
--- Ready, and somebody serves it: what goes before it, and what they do meanwhile.
+-- The job is ready and is served: what goes before it, and what its workers are doing.
+--
+-- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_waiting(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable
@@ -174,7 +191,8 @@ begin
   select
     coalesce(array_agg(w), '{}') as workers,
     count(*) filter (where w.asleep and w.above is null
-      and not exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' offset 0)) as idle
+      and not exists (
+        select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' offset 0)) as idle
   into servers
   from holdfast.live_workers(now_at) w
   where holdfast.serves(w, lane.queue, lane.task);
@@ -192,7 +210,7 @@ begin
       where j.lane_id = l.id
         and j.state = 'pending'
         and j.seq >= l.head
-        -- One bound for the index: what comes after it in its own lane is not read.
+        -- One bound for the index: jobs behind it in its own lane are not read.
         and j.seq < case
           when l.priority > lane.priority or l.kind > lane.kind then 9223372036854775807
           else job.seq
@@ -206,7 +224,8 @@ begin
   ) a;
   if ahead.jobs > 0 then
     answer := 'behind';
-    explanation := format('It is behind %s at the same or a higher priority than its %s%s. It has waited for %s.',
+    explanation := format(
+      'It is behind %s at the same or a higher priority than its %s%s. It has waited for %s.',
       holdfast.amount_in_words(ahead.jobs, 'job', most), lane.priority,
       case when ahead.higher > 0 then format(' (%s at a higher one)', ahead.higher) else '' end,
       holdfast.span_in_words(waits));
@@ -218,8 +237,10 @@ begin
   if lane.kind = 2 then
     deaths := coalesce((select d.deaths from holdfast.death d where d.job_id = job.id), 0);
     answer := 'suspect';
-    explanation := format('A worker died while it held this job%s. A worker runs one such job at a time and takes the next '
-      'when the last has ended, or has run clearly longer than at any death. So only the culprit pays if the worker dies again.',
+    explanation := format(
+      'A worker died while it held this job%s. A worker runs one such job at a time and takes the next '
+      'when the last has ended, or has run clearly longer than at any death. So only the culprit pays if the '
+      'worker dies again.',
       case when deaths > 0 then format(', which was running then; that has happened %s',
         case deaths when 1 then 'once' else deaths || ' times' end) else '' end);
     remedy := 'Wait. If workers keep dying, its errors say so: holdfast job ' || job.id;
@@ -230,28 +251,33 @@ begin
   select count(*) as jobs, count(distinct j.worker_id) as workers, min(j.claimed_at) as since into held
   from unnest(servers.workers) w
   cross join lateral (
-    select j.worker_id, j.claimed_at from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' limit most
+    select j.worker_id, j.claimed_at from holdfast.live j where j.worker_id = w.id and j.state = 'claimed'
+      limit most
   ) j;
   detail := jsonb_build_object(
-    'workers', cardinality(servers.workers), 'idle', servers.idle, 'held', held.jobs, 'oldest_since', held.since);
+    'workers', cardinality(servers.workers), 'idle', servers.idle, 'held', held.jobs, 'oldest_since',
+      held.since);
   if held.workers = cardinality(servers.workers) then
     answer := 'workers_full';
     explanation := format('%s it, and all are at work: they hold %s, the oldest since %s, for %s.',
       case held.workers when 1 then '1 worker serves' else held.workers || ' workers serve' end,
-      holdfast.amount_in_words(held.jobs, 'job'), holdfast.time_in_words(held.since), holdfast.span_in_words(now_at - held.since));
+      holdfast.amount_in_words(held.jobs, 'job'), holdfast.time_in_words(held.since),
+        holdfast.span_in_words(now_at - held.since));
     remedy := 'Add workers, or raise --concurrency. holdfast jobs --running shows what takes so long.';
     return next;
   elsif ahead.jobs = 0 and lane.kind <> 2 and waits < interval '5 seconds' then
     answer := 'ready';
     explanation := format('Nothing stands in its way: it has been ready for %s, and %s it.',
       holdfast.span_in_words(waits),
-      case cardinality(servers.workers) when 1 then '1 worker serves' else cardinality(servers.workers) || ' workers serve' end);
+      case cardinality(servers.workers) when 1 then '1 worker serves'
+        else cardinality(servers.workers) || ' workers serve' end);
     remedy := 'Ask again in a moment.';
     return next;
   elsif ahead.jobs = 0 and lane.kind <> 2 then
     answer := 'not_taken';
     explanation := format('%s it%s, and none has taken it for %s.',
-      case cardinality(servers.workers) when 1 then '1 worker serves' else cardinality(servers.workers) || ' workers serve' end,
+      case cardinality(servers.workers) when 1 then '1 worker serves'
+        else cardinality(servers.workers) || ' workers serve' end,
       case when servers.idle > 0 then format(', %s asleep with nothing to do', servers.idle) else '' end,
       holdfast.span_in_words(waits));
     remedy := 'A worker that misses a notification looks by itself after its poll interval (1 s by default). '
@@ -261,7 +287,7 @@ begin
 end
 $$;
 comment on function holdfast.why_waiting(holdfast.live, holdfast.lane, timestamptz) is
-  'What goes before a job that is ready, and what the workers that serve it do meanwhile.';
+  'Return what goes before a ready job, and what the workers that serve it are doing.';
 
 create or replace function holdfast.why_scheduled(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -293,7 +319,8 @@ begin
     else
       answer := 'scheduled';
       explanation := format('It is due at %s, in %s; by the clock of the database it is %s now.',
-        holdfast.time_in_words(job.run_at), holdfast.span_in_words(job.run_at - now_at), holdfast.time_in_words(now_at));
+        holdfast.time_in_words(job.run_at), holdfast.span_in_words(job.run_at - now_at),
+          holdfast.time_in_words(now_at));
     end if;
     return next;
   else
@@ -305,7 +332,8 @@ begin
         coalesce(', the last time was ' || holdfast.span_in_words(now_at - look_at) || ' ago', ''));
       remedy := 'Start a worker, or let cron call: holdfast tick';
     elsif job.run_at < due_from then
-      explanation := explanation || ', since it came after others that are due later. The next upkeep finds it, within a minute.';
+      explanation := explanation || ', since it came after others that are due later. The next upkeep finds '
+                                    'it, within a minute.';
       remedy := 'Wait a minute, or: holdfast run-now ' || job.id;
     else
       select count(*) into before
@@ -327,7 +355,9 @@ begin
   end if;
   if job.attempt >= job.max_attempts then
     answer := 'out_of_attempts';
-    explanation := format('All %s attempts are used up, because the maximum was lowered. When it falls due, it goes to the dead letters.',
+    explanation := format(
+      'All %s attempts are used up, because the maximum was lowered. When it falls due, it goes to the dead '
+      'letters.',
       job.max_attempts);
     remedy := 'Nothing, or replay it then.';
     return next;
@@ -335,4 +365,4 @@ begin
 end
 $$;
 comment on function holdfast.why_scheduled(holdfast.live, holdfast.lane, timestamptz) is
-  'What a scheduled job waits for: its time, its retry, or somebody who makes it pending.';
+  'Return what a scheduled job waits for: its time, its retry, or the duty that makes it pending.';

@@ -1,4 +1,4 @@
--- Times and names as a person reads them, for what why() and doctor() say.
+-- Times and names as people read them, for why() and doctor().
 
 create or replace function holdfast.span_in_words(span interval)
 returns text
@@ -9,13 +9,16 @@ as $$
     when s.seconds is null then null
     when s.seconds < 1 then round(s.seconds * 1000) || ' ms'
     when s.seconds < 60 then round(s.seconds) || ' s'
-    when s.seconds < 3600 then concat_ws(' ', div(s.seconds, 60) || ' min', nullif(div(mod(s.seconds, 60), 1), 0) || ' s')
-    when s.seconds < 86400 then concat_ws(' ', div(s.seconds, 3600) || ' h', nullif(div(mod(s.seconds, 3600), 60), 0) || ' min')
+    when s.seconds < 3600
+      then concat_ws(' ', div(s.seconds, 60) || ' min', nullif(div(mod(s.seconds, 60), 1), 0) || ' s')
+    when s.seconds < 86400
+      then concat_ws(' ', div(s.seconds, 3600) || ' h', nullif(div(mod(s.seconds, 3600), 60), 0) || ' min')
     else concat_ws(' ', div(s.seconds, 86400) || ' d', nullif(div(mod(s.seconds, 86400), 3600), 0) || ' h')
   end
   from (select abs(extract(epoch from span)) as seconds) s
 $$;
-comment on function holdfast.span_in_words(interval) is 'A length of time in its two largest units: 4 min 10 s.';
+comment on function holdfast.span_in_words(interval) is
+  'Return a duration in its two largest units: 4 min 10 s.';
 
 create or replace function holdfast.time_in_words(at timestamptz)
 returns text
@@ -24,7 +27,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select to_char(time_in_words.at, 'YYYY-MM-DD HH24:MI:SS TZ')
 $$;
-comment on function holdfast.time_in_words(timestamptz) is 'A time to the second, in the zone of the session.';
+comment on function holdfast.time_in_words(timestamptz) is
+  'Return a time to the second, in the time zone of the session.';
 
 create or replace function holdfast.amount_in_words(amount bigint, noun text, most bigint default null)
 returns text
@@ -37,7 +41,7 @@ as $$
     case when amount <> 1 then 's' end)
 $$;
 comment on function holdfast.amount_in_words(bigint, text, bigint) is
-  'A number of things, at least so many if no more than that were counted: at least 10,000 jobs.';
+  'Return a number of things, or a lower bound if no more were counted: at least 10,000 jobs.';
 
 create or replace function holdfast.worker_in_words(worker holdfast.worker)
 returns text
@@ -50,4 +54,5 @@ as $$
       ' (' || concat_ws(', ', 'host ' || worker.host, 'pid ' || worker.pid) || ')'
     end)
 $$;
-comment on function holdfast.worker_in_words(holdfast.worker) is 'A worker by its name, host and process: web-1 (host ship, pid 42).';
+comment on function holdfast.worker_in_words(holdfast.worker) is
+  'Describe a worker by its name, host and process: web-1 (host ship, pid 42).';

@@ -1,4 +1,5 @@
--- What was written to the audit log, the latest first.
+-- Return the audit log, the latest entries first.
+-- holdfast: role operator
 create or replace function holdfast.audit_log(
   amount integer default 50,
   target text default null,
@@ -26,4 +27,5 @@ begin
 end
 $$;
 comment on function holdfast.audit_log(integer, text, text, text, timestamptz) is
-  'Who did what, and when, the latest first: by target (a queue, a job, a schedule), action, name and time.';
+  'Return who did what and when, the latest first: by target (a queue, a job, a schedule), action, name and'
+  ' time.';

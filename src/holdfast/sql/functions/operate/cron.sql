@@ -1,23 +1,23 @@
--- When a cron expression comes true.
+-- When a cron expression matches.
 --
 --   ┌ second, 0-59, only if there are six fields
 --   │ ┌ minute, 0-59
 --   │ │ ┌ hour, 0-23
 --   │ │ │ ┌ day of the month, 1-31, L for the last
 --   │ │ │ │ ┌ month, 1-12 or jan-dec
---   │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday; 1#2 the second Monday, 5L the last Friday
+--   │ │ │ │ │ ┌ day of the week, 0-7 or sun-sat, 0 and 7 are Sunday;
+--   │ │ │ │ │ │ 1#2 is the second Monday, 5L the last Friday
 --   0 0 9 * * mon-fri
 --
--- Each is a list of numbers, ranges (a-b), everything (*), and steps through one
--- of these (a-b/2, */2; a/2 goes from a to the end). The two fields for days must
--- both be true if one of them begins with a star, as in `0 9 */2 * mon`;
--- otherwise one of them is enough.
+-- Each field is a list of numbers, ranges (a-b), everything (*), and steps through one of these
+-- (a-b/2, */2; a/2 goes from a to the end). If one of the two fields for days begins with a
+-- star, as in `0 9 */2 * mon`, both must match; otherwise one of them is enough.
 --
--- When clocks change, Debian's cron is followed. Who names a minute and an hour means
--- a time of the day: in an hour that is left out it comes right after it, in one
--- that comes twice the first time. All others, and everything with seconds, go
--- with the time that passes: what is left out does not come, what comes twice
--- comes twice.
+-- When clocks change, we follow Debian's cron. An expression that names a minute and an hour
+-- means a time of day: if that hour is skipped, it matches right after it; if the hour comes
+-- twice, it matches the first time. All others, and all with seconds, follow elapsed time: they
+-- skip what is skipped and match twice what comes twice.
+-- holdfast: role viewer
 create or replace function holdfast.next_occurrence(cron text, after timestamptz, zone text default 'UTC')
 returns timestamptz
 language plpgsql stable security definer
@@ -36,15 +36,16 @@ begin
     else holdfast.next_by_elapsed_time(parsed, after, next_occurrence.zone)
   end;
   if found_at is null then
-    perform holdfast.refuse_value('cron', next_occurrence.cron, 'never comes: there is no such day in the next 50 years');
+    perform holdfast.refuse_value(
+      'cron', next_occurrence.cron, 'never comes: there is no such day in the next 50 years');
   end if;
   return found_at;
 end
 $$;
 comment on function holdfast.next_occurrence(text, timestamptz, text) is
-  'When a cron expression next comes true after a time, by the clocks of a zone.';
+  'Return when a cron expression next matches after a time, in a time zone.';
 
--- Every matching time of the day once, whatever the clocks do.
+-- Match every time of the day once, whatever the clocks do.
 create or replace function holdfast.next_by_wall_clock(cron holdfast.cron, after timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
@@ -56,23 +57,24 @@ begin
   loop
     wall := holdfast.next_match(cron, wall);
     found_at := holdfast.first_moment(wall, zone);
-    -- In an hour that comes for the second time, it has been.
+    -- In an hour that comes for the second time, it has matched already.
     if wall is null or found_at > after then
       return found_at;
     end if;
   end loop;
 end
 $$;
-comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is 'The next occurrence of an expression that names times of the day.';
+comment on function holdfast.next_by_wall_clock(holdfast.cron, timestamptz, text) is
+  'Return the next match of an expression that names times of the day.';
 
--- Every moment at which the clocks show a matching time. Between two changes of the
--- clocks they run evenly; so each stretch is searched by itself.
+-- Match every moment at which the clocks show a matching time. Between two changes, the clocks
+-- run evenly, so each such stretch is searched by itself.
 create or replace function holdfast.next_by_elapsed_time(cron holdfast.cron, after timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
 as $$
 declare
-  -- No change of a clock was ever larger, so what lies behind it is not shown again.
+  -- No change of a clock was ever larger, so no earlier time is shown again.
   stretch constant interval := '26 hours';
   begun timestamptz := date_trunc('second', after) + interval '1 second';
   wall timestamp;
@@ -91,13 +93,13 @@ begin
     if found_at < coalesce(changed_at, begun + stretch) then
       return found_at;
     end if;
-    -- Until shortly before the match there is nothing, in whatever stretch.
+    -- No stretch has a match until shortly before this one.
     begun := coalesce(changed_at, holdfast.first_moment(match - stretch / 2, zone));
   end loop;
 end
 $$;
 comment on function holdfast.next_by_elapsed_time(holdfast.cron, timestamptz, text) is
-  'The next occurrence of an expression that goes with the time that passes.';
+  'Return the next match of an expression that counts elapsed time.';
 
 -- The first moment at which the clocks show this time, or go past it.
 create or replace function holdfast.first_moment(wall timestamp, zone text)
@@ -106,8 +108,10 @@ language plpgsql stable
 as $$
 declare
   about timestamptz := wall at time zone zone;
-  changed_at timestamptz := holdfast.clock_change(about - interval '25 hours', about + interval '25 hours', zone);
-  before timestamptz := (wall - holdfast.clock_offset(changed_at - interval '1 second', zone)) at time zone 'UTC';
+  changed_at timestamptz := holdfast.clock_change(
+    about - interval '25 hours', about + interval '25 hours', zone);
+  before timestamptz := (
+    wall - holdfast.clock_offset(changed_at - interval '1 second', zone)) at time zone 'UTC';
   since timestamptz := (wall - holdfast.clock_offset(changed_at, zone)) at time zone 'UTC';
 begin
   return case
@@ -117,9 +121,11 @@ begin
   end;
 end
 $$;
-comment on function holdfast.first_moment(timestamp, text) is 'The first moment at which the clocks of a zone show this time, or go past it.';
+comment on function holdfast.first_moment(timestamp, text) is
+  'Return the first moment at which the clocks of a zone show this time, or skip it.';
 
--- The first moment of other clocks: after `low`, up to `high`, between which they change once at most.
+-- Return the first moment of the new clocks: after `low` and up to `high`, with at most one change in
+-- between.
 create or replace function holdfast.clock_change(low timestamptz, high timestamptz, zone text)
 returns timestamptz
 language plpgsql stable
@@ -144,7 +150,8 @@ begin
   return high;
 end
 $$;
-comment on function holdfast.clock_change(timestamptz, timestamptz, text) is 'When the clocks of a zone change between two times, if they do.';
+comment on function holdfast.clock_change(timestamptz, timestamptz, text) is
+  'Return when the clocks of a zone change between two times, if they do.';
 
 create or replace function holdfast.clock_offset(at timestamptz, zone text)
 returns interval
@@ -152,9 +159,10 @@ language sql stable
 as $$
   select (at at time zone zone) - (at at time zone 'UTC')
 $$;
-comment on function holdfast.clock_offset(timestamptz, text) is 'How far the clocks of a zone are ahead of UTC at a time.';
+comment on function holdfast.clock_offset(timestamptz, text) is
+  'Return how far the clocks of a zone are ahead of UTC at a time.';
 
--- The next matching time on a clock that runs evenly; null if there is none in 50 years.
+-- Return null if there is no match in 50 years.
 create or replace function holdfast.next_match(cron holdfast.cron, after timestamp)
 returns timestamp
 language plpgsql immutable
@@ -174,7 +182,8 @@ begin
   return day + make_time(cron.hours[1], cron.minutes[1], cron.seconds[1]);
 end
 $$;
-comment on function holdfast.next_match(holdfast.cron, timestamp) is 'The next matching time on a clock that runs evenly.';
+comment on function holdfast.next_match(holdfast.cron, timestamp) is
+  'Return the next matching time on a clock without changes.';
 
 create or replace function holdfast.next_time(cron holdfast.cron, since time)
 returns time
@@ -201,10 +210,11 @@ begin
   return make_time(later, cron.minutes[1], cron.seconds[1]);
 end
 $$;
-comment on function holdfast.next_time(holdfast.cron, time) is 'The first matching time of a day, from this one on.';
+comment on function holdfast.next_time(holdfast.cron, time) is
+  'Return the first matching time of a day, from a time on.';
 
--- Month by month. A 29th of February that is a certain day of the week comes every 40
--- years at the latest.
+-- Go month by month. A 29th of February on a given day of the week comes every 40 years at the
+-- latest.
 create or replace function holdfast.next_day(cron holdfast.cron, since date)
 returns date
 language plpgsql immutable
@@ -228,7 +238,9 @@ begin
           m.weekday = any(cron.weekdays)
             or m.weekday * 10 + (m.day + 6) / 7 = any(cron.nth_weekdays)
             or (m.day + 7 > last_day and m.weekday = any(cron.last_weekdays)) as by_week
-        from (select n as day, (first_weekday + n - 1) % 7 as weekday from generate_series(first_day, last_day) n) m
+        from (
+          select n as day, (first_weekday + n - 1) % 7 as weekday
+          from generate_series(first_day, last_day) n) m
       ) d
       where case when cron.both_days then d.by_month and d.by_week else d.by_month or d.by_week end;
       if found_day is not null then
@@ -241,4 +253,4 @@ begin
   return null;
 end
 $$;
-comment on function holdfast.next_day(holdfast.cron, date) is 'The first matching day, from this one on.';
+comment on function holdfast.next_day(holdfast.cron, date) is 'Return the first matching day, from a day on.';

@@ -1,4 +1,4 @@
--- What the fields of a cron expression say; see cron.sql.
+-- Parse the fields of a cron expression; see cron.sql.
 
 create or replace function holdfast.parse_cron(cron text)
 returns holdfast.cron
@@ -29,13 +29,15 @@ begin
   if fields[1] ~ '^@' then
     perform holdfast.refuse_value(
       'cron', parse_cron.cron,
-      'must be one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or have fields; for an interval use every');
+      'must be one of @yearly, @annually, @monthly, @weekly, @daily, @midnight, @hourly, or have fields; for '
+      'an interval use every');
   end if;
   if cardinality(fields) not in (5, 6) then
     perform holdfast.refuse_value(
       'cron', parse_cron.cron,
       format(
-        'must have five fields (minute, hour, day of the month, month, day of the week), or six with the second first; it has %s',
+        'must have five fields (minute, hour, day of the month, month, day of the week), or six with the '
+        'second first; it has %s',
         case when given = '' then 0 else cardinality(fields) end));
   end if;
   parsed.by_wall_clock := cardinality(fields) = 5 and fields[1] !~ '^\*' and fields[2] !~ '^\*';
@@ -47,12 +49,14 @@ begin
   parsed.minutes := holdfast.cron_numbers('minute', string_to_array(fields[2], ','), 0, 59);
   parsed.hours := holdfast.cron_numbers('hour', string_to_array(fields[3], ','), 0, 23);
   parsed.last_day := 'L' = any(string_to_array(fields[4], ','));
-  parsed.days := holdfast.cron_numbers('day of the month', array_remove(string_to_array(fields[4], ','), 'L'), 1, 31);
+  parsed.days := holdfast.cron_numbers(
+    'day of the month', array_remove(string_to_array(fields[4], ','), 'L'), 1, 31);
   parsed.months := holdfast.cron_numbers('month', string_to_array(fields[5], ','), 1, 12, months);
   return holdfast.parse_weekdays(parsed, string_to_array(fields[6], ','));
 end
 $$;
-comment on function holdfast.parse_cron(text) is 'Take a cron expression apart; an error names the field and what is wrong with it.';
+comment on function holdfast.parse_cron(text) is
+  'Parse a cron expression. An error names the field and what is wrong with it.';
 
 create or replace function holdfast.parse_weekdays(parsed holdfast.cron, terms text[])
 returns holdfast.cron
@@ -84,10 +88,12 @@ begin
   return parsed;
 end
 $$;
-comment on function holdfast.parse_weekdays(holdfast.cron, text[]) is 'Add what a list of weekdays says to an expression that is being taken apart.';
+comment on function holdfast.parse_weekdays(holdfast.cron, text[]) is
+  'Add a list of weekdays to an expression that is being parsed.';
 
--- Lists of numbers, ranges, stars and steps, as sorted numbers.
-create or replace function holdfast.cron_numbers(field text, terms text[], low integer, high integer, names text[] default '{}')
+-- Convert lists of numbers, ranges, stars and steps to sorted numbers.
+create or replace function holdfast.cron_numbers(
+  field text, terms text[], low integer, high integer, names text[] default '{}')
 returns integer[]
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -133,9 +139,11 @@ begin
   return array(select distinct n from unnest(numbers) n order by 1);
 end
 $$;
-comment on function holdfast.cron_numbers(text, text[], integer, integer, text[]) is 'What a list of numbers, ranges and steps in a cron expression stands for.';
+comment on function holdfast.cron_numbers(text, text[], integer, integer, text[]) is
+  'Return the numbers that a list of numbers, ranges and steps in a cron expression means.';
 
-create or replace function holdfast.cron_number(field text, given text, low integer, high integer, names text[])
+create or replace function holdfast.cron_number(
+  field text, given text, low integer, high integer, names text[])
 returns integer
 language plpgsql immutable
 set search_path = pg_catalog, pg_temp
@@ -150,13 +158,16 @@ begin
   if number is null or number not between low and high then
     perform holdfast.refuse_cron_field(
       field, given, format('must be a number from %s to %s', low, high)
-        || case when cardinality(names) > 0 then format(' or one of %s', lower(array_to_string(names, ', '))) else '' end
-        || case when given = 'L' then '; L stands alone' when given ~ 'W$' then '; working days (W) are not known' else '' end);
+        || case when cardinality(names) > 0 then format(' or one of %s', lower(array_to_string(names, ', ')))
+          else '' end
+        || case when given = 'L' then '; L stands alone' when given ~ 'W$'
+          then '; working days (W) are not known' else '' end);
   end if;
   return number;
 end
 $$;
-comment on function holdfast.cron_number(text, text, integer, integer, text[]) is 'A number or a name in a cron expression.';
+comment on function holdfast.cron_number(text, text, integer, integer, text[]) is
+  'Return the number that a number or a name in a cron expression means.';
 
 create or replace function holdfast.refuse_cron_field(field text, term text, rule text)
 returns void
@@ -167,10 +178,11 @@ begin
   perform holdfast.refuse_value('cron', format('%s %L', field, left(term, 40)), rule);
 end
 $$;
-comment on function holdfast.refuse_cron_field(text, text, text) is 'Raise the error for one field of a cron expression.';
+comment on function holdfast.refuse_cron_field(text, text, text) is
+  'Raise the error for one field of a cron expression.';
 
--- A full name such as Europe/Berlin. An abbreviation such as EST knows no summer, and
--- almost any word would do as a zone in the manner of POSIX.
+-- A full name such as Europe/Berlin. An abbreviation such as EST has no summer time, and POSIX
+-- would accept almost any word as a zone.
 create or replace function holdfast.check_zone(zone text)
 returns void
 language plpgsql stable
@@ -196,7 +208,7 @@ exception when invalid_parameter_value then
   perform holdfast.refuse_zone(zone);
 end
 $$;
-comment on function holdfast.check_zone(text) is 'Refuse a time zone that is not the full name of one.';
+comment on function holdfast.check_zone(text) is 'Refuse a time zone that is not given by its full name.';
 
 create or replace function holdfast.refuse_zone(zone text)
 returns void
@@ -204,7 +216,8 @@ language plpgsql immutable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  perform holdfast.refuse_value('zone', zone, 'must be the full name of a time zone, such as Europe/Berlin or UTC');
+  perform holdfast.refuse_value(
+    'zone', zone, 'must be the full name of a time zone, such as Europe/Berlin or UTC');
 end
 $$;
-comment on function holdfast.refuse_zone(text) is 'Raise the error for something that is no time zone.';
+comment on function holdfast.refuse_zone(text) is 'Raise the error for an unknown time zone.';

@@ -1,10 +1,11 @@
 -- holdfast: after jobs, replace
--- Dead letters: jobs that are out of attempts, or that somebody gave up. They
--- are looked at, replayed, or purged; each is written to the audit log.
+-- Dead letters: jobs without attempts left, or that somebody gave up. They are listed, replayed
+-- or purged. Replays and purges are written to the audit log.
 --
--- Filters: a null matches everything; `error` is a part of the last error, in
--- any case of letters.
+-- A null filter matches everything. `error` matches a part of the last error, in upper or lower
+-- case.
 
+-- holdfast: role viewer
 create or replace function holdfast.list_dead(
   queue text default null,
   task text default null,
@@ -25,11 +26,13 @@ as $$
       and ((select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]))
       and (list_dead.queue is null or j.queue = list_dead.queue)
       and (list_dead.task is null or j.task = list_dead.task)
-      -- Of what they see, or they could ask for what is masked until it is found.
+      -- Match only what the caller sees. Otherwise a caller could find masked text by trying filters.
       and (
         list_dead.error is null
         or strpos(lower(j.last_error), lower(list_dead.error)) > 0
-          and strpos(lower(holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads()))), lower(list_dead.error)) > 0
+          and strpos(
+            lower(holdfast.text_as_seen(j.last_error, j.queue, j.payload, (select holdfast.sees_payloads()))),
+            lower(list_dead.error)) > 0
       )
       and (list_dead.died_after is null or j.finished_at >= list_dead.died_after)
       and (list_dead.died_before is null or j.finished_at < list_dead.died_before)
@@ -38,10 +41,9 @@ as $$
   ) j
 $$;
 comment on function holdfast.list_dead(text, text, text, timestamptz, timestamptz, integer) is
-  'Dead jobs by queue, task, a part of the last error and time of death, the latest first.';
+  'Return dead jobs by queue, task, a part of the last error and time of death, the latest first.';
 
--- The dead letters that match, oldest first, locked. Those that somebody else is
--- replaying or purging are stepped over.
+-- Oldest first. Letters that another session is replaying or purging are skipped.
 create or replace function holdfast.pick_dead(
   queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer)
 returns setof uuid
@@ -53,11 +55,13 @@ as $$
   where ((select holdfast.unrestricted()) or d.queue = any((select holdfast.queues_in_reach())::text[]))
     and (pick_dead.queue is null or d.queue = pick_dead.queue)
     and (pick_dead.task is null or d.task = pick_dead.task)
-    -- Of what they see, as in list_dead().
+    -- Match only what the caller sees, as in list_dead().
     and (
       pick_dead.error is null
       or strpos(lower(d.last_error), lower(pick_dead.error)) > 0
-        and strpos(lower(holdfast.text_as_seen(d.last_error, d.queue, d.payload, (select holdfast.sees_payloads()))), lower(pick_dead.error)) > 0
+        and strpos(
+          lower(holdfast.text_as_seen(d.last_error, d.queue, d.payload, (select holdfast.sees_payloads()))),
+          lower(pick_dead.error)) > 0
     )
     and (pick_dead.died_after is null or d.died_at >= pick_dead.died_after)
     and (pick_dead.died_before is null or d.died_at < pick_dead.died_before)
@@ -65,14 +69,14 @@ as $$
   limit pick_dead.amount
   for update skip locked
 $$;
-comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is 'Lock the dead letters that match.';
+comment on function holdfast.pick_dead(text, text, text, timestamptz, timestamptz, integer) is
+  'Lock and return the dead letters that match.';
 
--- Put dead letters, locked by the caller, back on their queues: the same id,
--- payload, headers, priority and time of making; attempts and deaths start again at 0, and
--- the errors of before stay on record. So do the finished steps and the checkpoint,
--- from which it goes on, unless it is to start over: the header `resumes` tells a
--- worker to look for them although it is a first attempt. One whose id a live job
--- has is left alone.
+-- The caller has locked the letters. The id, payload, headers, priority and creation time stay
+-- the same. Attempts and deaths start again at 0, and the earlier errors stay. So do the
+-- finished steps and the checkpoint, from which the job continues unless it starts over: the
+-- header `resumes` tells the worker to load them in a first attempt. A letter whose id a live
+-- job has is left alone.
 create or replace function holdfast.revive(ids uuid[], now_at timestamptz, start_over boolean)
 returns bigint
 language plpgsql volatile
@@ -88,7 +92,8 @@ begin
     from (select distinct d.queue, d.priority, d.task from holdfast.dead_letter d where d.id = any(ids)) p
   ),
   back as (
-    insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
+    insert into holdfast.live (
+      id, lane_id, task, payload, headers, max_attempts, last_error, run_at, created_at, changed_at)
     select
       d.id, p.lane_id, d.task, d.payload,
       coalesce(d.headers, '{}') || '{"resumes": true}',
@@ -111,14 +116,16 @@ begin
   end if;
   perform holdfast.log_live(
     revived, 'job.replayed',
-    array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]), now_at);
+    array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]),
+      now_at);
   perform holdfast.wake_lanes(lanes);
   return cardinality(revived);
 end
 $$;
-comment on function holdfast.revive(uuid[], timestamptz, boolean) is 'Put dead letters back on their queues; returns how many.';
+comment on function holdfast.revive(uuid[], timestamptz, boolean) is
+  'Put dead letters back on their queues. Returns how many.';
 
--- Remove dead letters for good, with the errors of those that were there.
+-- The errors of these jobs go too.
 create or replace function holdfast.erase_dead(ids uuid[])
 returns bigint
 language sql volatile
@@ -136,7 +143,7 @@ as $$
   checkpoints as (
     delete from holdfast.checkpoint c using gone g where c.job_id = g.id
   ),
-  -- What they say was masked by the payload, which is gone.
+  -- Errors and events were masked by the payload, which is gone.
   events as (
     delete from holdfast.event e using gone g where e.job_id = g.id
   ),
@@ -145,10 +152,12 @@ as $$
   )
   select count(*) from gone
 $$;
-comment on function holdfast.erase_dead(uuid[]) is 'Remove dead letters for good, with their errors and steps; returns how many.';
+comment on function holdfast.erase_dead(uuid[]) is
+  'Delete dead letters with their errors and steps. Returns how many.';
 
 create or replace function holdfast.note_dead(
-  action text, jobs bigint, queue text, task text, error text, died_after timestamptz, died_before timestamptz)
+  action text, jobs bigint, queue text, task text, error text, died_after timestamptz,
+    died_before timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
@@ -160,6 +169,7 @@ $$;
 comment on function holdfast.note_dead(text, bigint, text, text, text, timestamptz, timestamptz) is
   'Write to the audit log what was done to the dead letters that matched.';
 
+-- holdfast: role operator
 create or replace function holdfast.replay(id uuid, start_over boolean default false)
 returns text
 language plpgsql volatile security definer
@@ -177,8 +187,10 @@ begin
 end
 $$;
 comment on function holdfast.replay(uuid, boolean) is
-  'Put a dead job back on its queue, with attempts from 0; id, payload, errors and finished steps stay, the steps not if it is to start over. Returns pending.';
+  'Put a dead job back on its queue, with attempts from 0. Its id, payload, errors and finished steps stay;'
+  ' the steps go if it starts over. Returns pending.';
 
+-- holdfast: role operator
 create or replace function holdfast.replay_many(
   queue text default null,
   task text default null,
@@ -198,19 +210,25 @@ declare
 begin
   perform holdfast.check_amount(replay_many.amount);
   perform holdfast.check_filter(
-    replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.everything);
+    replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
+      replay_many.everything);
   replayed := holdfast.revive(
     array(select holdfast.pick_dead(
-      replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before, replay_many.amount)),
+      replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
+        replay_many.amount)),
     holdfast.clock(), replay_many.start_over);
   perform holdfast.note_dead(
-    'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before);
+    'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after,
+      replay_many.died_before);
   return replayed;
 end
 $$;
-comment on function holdfast.replay_many(text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
-  'Put the dead jobs that match, or everything, back on their queues, oldest first; returns how many. They go on after their finished steps unless they are to start over.';
+comment on function holdfast.replay_many(
+  text, text, text, timestamptz, timestamptz, integer, boolean, boolean) is
+  'Put the dead jobs that match, or all of them, back on their queues, oldest first. They continue after '
+  'their finished steps unless they start over. Returns how many.';
 
+-- holdfast: role operator
 create or replace function holdfast.purge(id uuid)
 returns void
 language plpgsql volatile security definer
@@ -225,8 +243,9 @@ begin
   perform holdfast.note('purge', purge.id::text);
 end
 $$;
-comment on function holdfast.purge(uuid) is 'Remove a dead job for good, with its errors and steps.';
+comment on function holdfast.purge(uuid) is 'Delete a dead job with its errors and steps.';
 
+-- holdfast: role operator
 create or replace function holdfast.purge_many(
   queue text default null,
   task text default null,
@@ -245,18 +264,22 @@ declare
 begin
   perform holdfast.check_amount(purge_many.amount);
   perform holdfast.check_filter(
-    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.everything);
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
+      purge_many.everything);
   purged := holdfast.erase_dead(array(select holdfast.pick_dead(
-    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before, purge_many.amount)));
+    purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
+      purge_many.amount)));
   perform holdfast.note_dead(
-    'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before);
+    'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after,
+      purge_many.died_before);
   return purged;
 end
 $$;
 comment on function holdfast.purge_many(text, text, text, timestamptz, timestamptz, integer, boolean) is
-  'Remove the dead jobs that match, or everything, for good, with their errors; returns how many.';
+  'Delete the dead jobs that match, or all of them, with their errors. Returns how many.';
 
 -- Send a waiting job to the dead letters by hand.
+-- holdfast: role operator
 create or replace function holdfast.give_up(id uuid, reason text default null)
 returns text
 language plpgsql volatile security definer
@@ -285,7 +308,8 @@ begin
   return 'dead';
 end
 $$;
-comment on function holdfast.give_up(uuid, text) is 'Send a waiting job to the dead letters by hand, with a reason.';
+comment on function holdfast.give_up(uuid, text) is
+  'Send a waiting job to the dead letters by hand, with a reason.';
 
 create or replace function holdfast.refuse_unless_dead(id uuid, verb text, to_state text)
 returns void
@@ -293,12 +317,14 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.refuse_transition(
-    refuse_unless_dead.id, refuse_unless_dead.to_state, format('only a dead job can be %s', refuse_unless_dead.verb),
+    refuse_unless_dead.id, refuse_unless_dead.to_state,
+      format('only a dead job can be %s', refuse_unless_dead.verb),
     'holdfast.list_dead() shows those that are.')
 $$;
-comment on function holdfast.refuse_unless_dead(uuid, text, text) is 'Raise the error for a job that is not among the dead letters.';
+comment on function holdfast.refuse_unless_dead(uuid, text, text) is
+  'Raise the error for a job that is not among the dead letters.';
 
--- An empty text filters nothing: it is a variable that was not set, never "all of them".
+-- An empty text is refused as a filter: it comes from a variable that was not set and must not mean "all".
 create or replace function holdfast.check_filter(
   queue text, task text, error text, died_after timestamptz, died_before timestamptz, everything boolean
 )
@@ -312,12 +338,13 @@ begin
     and died_after is null
     and died_before is null
   then
-    perform holdfast.refuse_value('everything', everything::text, 'no filter is given; say everything => true for all dead jobs');
+    perform holdfast.refuse_value(
+      'everything', everything::text, 'no filter is given; say everything => true for all dead jobs');
   end if;
 end
 $$;
 comment on function holdfast.check_filter(text, text, text, timestamptz, timestamptz, boolean) is
-  'Refuse to take all dead jobs unless that is asked for.';
+  'Refuse a filter that takes all dead jobs unless the caller asks for everything.';
 
 create or replace function holdfast.check_amount(amount integer)
 returns void

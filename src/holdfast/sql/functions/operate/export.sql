@@ -1,9 +1,11 @@
 -- holdfast: after partitions
--- What waits for somebody to export it: whole days, and of a default partition what
--- has come since the last export. Not while a transaction is open that has written
--- there: its rows would be dropped unseen. Nobody else will, now that the day is over.
+-- Whole days wait to be exported, and of a default partition the rows since the last export. A
+-- table is left out while an open transaction has written to it: its rows would be dropped
+-- unseen. No new transaction writes there, since the day is over.
+-- holdfast: role owner
 create or replace function holdfast.due_exports()
-returns table (partition text, parent text, from_at timestamptz, until_at timestamptz, rows bigint, bytes bigint)
+returns table (
+  partition text, parent text, from_at timestamptz, until_at timestamptz, rows bigint, bytes bigint)
 language plpgsql stable security definer
 set search_path = pg_catalog, pg_temp
 set timezone = 'UTC'
@@ -42,7 +44,8 @@ begin
 end
 $$;
 comment on function holdfast.due_exports() is
-  'Partitions past the longest retention that wait to be exported, where disposal is export; with the times of their rows and about how many there are.';
+  'Return the partitions past the longest retention that wait to be exported if disposal is export; with '
+  'the times of their rows and about how many there are.';
 
 create or replace function holdfast.is_written(place regclass)
 returns boolean
@@ -59,8 +62,10 @@ as $$
       and k.pid is distinct from pg_backend_pid()
   )
 $$;
-comment on function holdfast.is_written(regclass) is 'Whether a transaction is open that has written to a table.';
+comment on function holdfast.is_written(regclass) is
+  'Return whether an open transaction has written to a table.';
 
+-- holdfast: role owner
 create or replace function holdfast.mark_exported(
   partition text,
   until timestamptz default null,
@@ -82,43 +87,56 @@ begin
   select d.* into due from holdfast.due_exports() d where d.partition = mark_exported.partition;
   if not found then
     if exists (select from holdfast.exported e where e.partition = mark_exported.partition) then
-      return false; -- somebody else was quicker
+      return false; -- another session was faster
     end if;
-    perform holdfast.refuse_value('partition', mark_exported.partition, 'does not wait to be exported; holdfast.due_exports() has those that do');
+    perform holdfast.refuse_value(
+      'partition', mark_exported.partition,
+      'does not wait to be exported; holdfast.due_exports() has those that do');
   end if;
   if mark_exported.until > due.until_at then
-    perform holdfast.refuse_value('until', mark_exported.until::text, format('must be at most %s: what is younger is not past its retention', due.until_at));
+    perform holdfast.refuse_value(
+      'until', mark_exported.until::text,
+      format('must be at most %s: what is younger is not past its retention', due.until_at));
   end if;
   insert into holdfast.exported as e (partition, until, rows, bytes, sha256, location, exported_at, who)
   values (
-    mark_exported.partition, coalesce(mark_exported.until, due.until_at), mark_exported.rows, mark_exported.bytes,
+    mark_exported.partition, coalesce(mark_exported.until, due.until_at), mark_exported.rows,
+      mark_exported.bytes,
     mark_exported.sha256, mark_exported.location, now_at, session_user)
   on conflict (partition) do update
     set
       until = excluded.until, rows = excluded.rows, bytes = excluded.bytes, sha256 = excluded.sha256,
       location = excluded.location, exported_at = excluded.exported_at, who = excluded.who;
-  delete from holdfast.swept s where s.partition = mark_exported.partition; -- it may go now
+  delete from holdfast.swept s where s.partition = mark_exported.partition; -- it may be dropped now
   perform holdfast.note('export', mark_exported.partition, jsonb_strip_nulls(jsonb_build_object(
     'rows', mark_exported.rows, 'sha256', mark_exported.sha256, 'location', mark_exported.location)));
   return true;
 end
 $$;
 comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, text, text) is
-  'Say that a partition was exported, so that it is dropped: of a default partition what is older than `until`. False if somebody had said so already.';
+  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than'
+  ' `until` count as exported. Returns false if another session has recorded it.';
 
--- For COPY: in a select list these hand out row by row, and keep nothing in memory.
-create or replace function holdfast.export_finished(from_at timestamptz, until_at timestamptz, of_default boolean)
+-- For COPY: in a select list these functions return row by row and keep nothing in memory.
+-- holdfast: role owner
+create or replace function holdfast.export_finished(
+  from_at timestamptz, until_at timestamptz, of_default boolean)
 returns setof holdfast.finished
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
-  select f.* from holdfast.finished f where not of_default and f.finished_at >= from_at and f.finished_at < until_at
+  select f.* from holdfast.finished f where not of_default and f.finished_at >= from_at
+    and f.finished_at < until_at
   union all
-  select f.* from holdfast.finished_default f where of_default and f.finished_at >= from_at and f.finished_at < until_at
+  select f.* from holdfast.finished_default f where of_default and f.finished_at >= from_at
+    and f.finished_at < until_at
 $$;
-comment on function holdfast.export_finished(timestamptz, timestamptz, boolean) is 'The finished jobs of a time, or those of it that lie in the default partition.';
+comment on function holdfast.export_finished(timestamptz, timestamptz, boolean) is
+  'Return the finished jobs of a period, or those that lie in the default partition.';
 
-create or replace function holdfast.export_event(from_at timestamptz, until_at timestamptz, of_default boolean)
+-- holdfast: role owner
+create or replace function holdfast.export_event(
+  from_at timestamptz, until_at timestamptz, of_default boolean)
 returns setof holdfast.event
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -127,8 +145,10 @@ as $$
   union all
   select e.* from holdfast.event_default e where of_default and e.at >= from_at and e.at < until_at
 $$;
-comment on function holdfast.export_event(timestamptz, timestamptz, boolean) is 'The events of a time, or those of it that lie in the default partition.';
+comment on function holdfast.export_event(timestamptz, timestamptz, boolean) is
+  'Return the events of a period, or those that lie in the default partition.';
 
+-- holdfast: role owner
 create or replace function holdfast.export_columns(parent text)
 returns table (name text, type text)
 language sql stable security definer
@@ -142,4 +162,5 @@ as $$
     and not a.attisdropped
   order by a.attnum
 $$;
-comment on function holdfast.export_columns(text) is 'The columns of finished jobs (finished) or of events (event), in their order, with their types.';
+comment on function holdfast.export_columns(text) is
+  'Return the columns of finished jobs (finished) or events (event), in order, with their types.';

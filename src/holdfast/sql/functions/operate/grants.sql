@@ -1,5 +1,6 @@
--- Keeping roles to queues. Only the owner may.
+-- Restrict roles to queues. Only the owner may.
 
+-- holdfast: role owner
 create or replace function holdfast.grant_queues(role text, queues text[])
 returns void
 language plpgsql volatile security definer
@@ -14,10 +15,12 @@ begin
     perform holdfast.refuse_value('role', grant_queues.role, 'there is no such role in this cluster');
   end if;
   if holdfast.is_owner(grant_queues.role::name) then
-    perform holdfast.refuse_value('role', grant_queues.role, 'owns the tables, and can be kept from none of them');
+    perform holdfast.refuse_value(
+      'role', grant_queues.role, 'owns the tables, and can be kept from none of them');
   end if;
   if holdfast.acts_as(grant_queues.role::name, 'holdfast_worker') then
-    perform holdfast.refuse_value('role', grant_queues.role, 'is a worker, and workers claim from every queue');
+    perform holdfast.refuse_value(
+      'role', grant_queues.role, 'is a worker, and workers claim from every queue');
   end if;
   perform holdfast.check_queues(q) from unnest(grant_queues.queues) q;
   insert into holdfast.access (role_id, queues, granted_by, granted_at)
@@ -28,7 +31,8 @@ begin
 end
 $$;
 comment on function holdfast.grant_queues(text, text[]) is
-  'Keep a role to these queues, and those that it was granted before; acme.* stands for all that begin so.';
+  'Restrict a role to these queues, in addition to those granted before. acme.* means all queues whose '
+  'names begin with acme.';
 
 create or replace function holdfast.check_queues(queues text)
 returns void
@@ -42,8 +46,10 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.check_queues(text) is 'Refuse what is neither the name of a queue nor the beginning of names with a star.';
+comment on function holdfast.check_queues(text) is
+  'Refuse a pattern that is neither the name of a queue nor the beginning of names with a star.';
 
+-- holdfast: role owner
 create or replace function holdfast.revoke_queues(role text, queues text[] default null)
 returns bigint
 language plpgsql volatile security definer
@@ -66,9 +72,10 @@ begin
   select coalesce(array_agg(r.queues), '{}') into gone from revoked r;
   if revoke_queues.queues is not null and cardinality(gone) > 0
     and not exists (select from holdfast.access a where a.role_id = known) then
-    -- Without its last one it would see all of them: that must be what is meant.
+    -- Without its last queue the role would see all of them, so the caller must say that explicitly.
     perform holdfast.refuse_value(
-      'queues', revoke_queues.queues::text, 'these are all that the role is kept to: leave queues out to let it use every queue');
+      'queues', revoke_queues.queues::text,
+        'these are all that the role is kept to: leave queues out to let it use every queue');
   end if;
   if cardinality(gone) > 0 then
     perform holdfast.note('revoke queues', revoke_queues.role, to_jsonb(gone));
@@ -77,8 +84,10 @@ begin
 end
 $$;
 comment on function holdfast.revoke_queues(text, text[]) is
-  'Take queues away from a role that is kept to some; without queues it is kept to none any more, and may use all. Returns how many were taken.';
+  'Take queues from a restricted role. Without queues, lift the restriction: the role may then use every '
+  'queue. Returns how many were taken.';
 
+-- holdfast: role owner
 create or replace function holdfast.list_grants()
 returns table (role text, queues text, granted_by text, granted_at timestamptz)
 language sql stable security definer
@@ -89,4 +98,4 @@ as $$
   left join pg_roles r on r.oid = a.role_id
   order by 1, 2
 $$;
-comment on function holdfast.list_grants() is 'Which roles are kept to which queues.';
+comment on function holdfast.list_grants() is 'List which roles are restricted to which queues.';

@@ -1,5 +1,5 @@
 -- holdfast: after replace
--- What an operator does to jobs and queues. Each is written to the audit log.
+-- What an operator does to jobs and queues. Each call is written to the audit log.
 
 create or replace function holdfast.note(action text, target text, detail jsonb default null)
 returns void
@@ -11,17 +11,17 @@ as $$
 $$;
 comment on function holdfast.note(text, text, jsonb) is 'Write a line to the audit log.';
 
--- Call jobs off. One that nobody has claimed is cancelled at once; a claimed one
--- is marked, and its worker is told: it is cancelled if it fails, is given back or
--- is lost, while a completion that comes first wins. Answers for each id with
--- `cancelled`, `requested`, the end state that it had already, or null if there
--- is no such job.
+-- Cancel jobs. A job that nobody holds is cancelled at once. A held job is marked, and its worker
+-- is told: the job is cancelled if it fails, is given back or is lost; if it completes first, it
+-- is completed. Return for each id `cancelled`, `requested`, the end state that the job had
+-- already, or null if there is no such job.
 --
--- Lock order: rows of `live` by id. Whoever decides holds the row, so cancel and
--- complete have one winner.
+-- Lock order: rows of `live` by id. The call that decides holds the row, so of a cancel and a
+-- complete exactly one wins.
 --
--- Thousands of ids are looked up one by one all the same: a scan of the table
--- would walk over what the calls before this one have removed.
+-- Even thousands of ids are looked up one by one: a scan of the table would walk over the rows
+-- that earlier calls have removed.
+-- holdfast: role producer operator
 create or replace function holdfast.cancel_many(ids uuid[])
 returns table (id uuid, answer text)
 language plpgsql volatile security definer
@@ -43,7 +43,7 @@ begin
       coalesce(array_agg(j.id) filter (where j.state = 'claimed'), '{}')
     into waiting, held
     from (select j.id, j.state from holdfast.live j where j.id = any(mine) order by j.id for update) j;
-    -- A dead one may have been replayed while others were waited for.
+    -- A dead job may have been replayed while this call waited for others.
     exit when cardinality(waiting || held) = (select count(*) from holdfast.live j where j.id = any(mine));
   end loop;
   perform holdfast.end_jobs('cancelled', waiting, null, now_at);
@@ -64,7 +64,8 @@ begin
       union all
       select i, 'requested' from unnest(held) i
       union all
-      select i, case when i = any(mine) then (select v.state from holdfast.verdict(i, null, 'cancel') v) end from unnest(others) i
+      select i, case when i = any(mine) then (select v.state from holdfast.verdict(i, null, 'cancel') v) end
+        from unnest(others) i
     ) a
     order by a.id;
   if cardinality(ids) = 1 then
@@ -72,13 +73,16 @@ begin
     from unnest(waiting || held) i;
   elsif cardinality(waiting || held) > 0 then
     perform holdfast.note(
-      'cancel many', 'jobs', jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
+      'cancel many', 'jobs',
+        jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
   end if;
 end
 $$;
 comment on function holdfast.cancel_many(uuid[]) is
-  'Call jobs off: cancelled, requested (a worker holds it), the end state that it had already, or null for no such job.';
+  'Cancel jobs. Returns for each: cancelled, requested (a worker holds it), the end state that it had '
+  'already, or null if it does not exist.';
 
+-- holdfast: role producer operator
 create or replace function holdfast.cancel(id uuid)
 returns text
 language plpgsql volatile security definer
@@ -94,12 +98,13 @@ begin
 end
 $$;
 comment on function holdfast.cancel(uuid) is
-  'Call a job off: returns cancelled, requested (a worker holds it), or the end state that it had already.';
+  'Cancel a job. Returns cancelled, requested (a worker holds it), or the end state that it had already.';
 
--- The live jobs of a queue or a task that nobody has called off yet, by id. The
--- settings leave one plan: along the primary key from `after` on, and no further
--- than `amount` takes, whatever the planner believes.
-create or replace function holdfast.pick_matching(queue text, task text, state text, amount integer, after uuid)
+-- Return the live jobs of a queue or a task without a request to cancel, by id. The settings
+-- leave one plan, whatever the planner believes: along the primary key from `after` on, until
+-- `amount` jobs are found.
+create or replace function holdfast.pick_matching(
+  queue text, task text, state text, amount integer, after uuid)
 returns setof uuid
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -123,13 +128,14 @@ as $$
   order by j.id
   limit pick_matching.amount
 $$;
-comment on function holdfast.pick_matching(text, text, text, integer, uuid) is 'The ids of live jobs that match, in order, behind a given one.';
+comment on function holdfast.pick_matching(text, text, text, integer, uuid) is
+  'Return the ids of live jobs that match, in order, after a given one.';
 
--- Call off what waits or runs in a queue, or of a task, or both; all of it only with
--- `everything`. In batches by
--- `amount`, so that no transaction holds a million rows: call it again with
--- `after => last_id` until that is null. Whoever does reads every job once; to
--- begin anew each time is right too, but walks over all that is gone already.
+-- Cancel the waiting and running jobs of a queue, of a task, or of both; every job only with
+-- `everything`. It works in batches of `amount`, so that no transaction holds a million rows:
+-- repeat the call with `after => last_id` until that is null. This way every job is read once.
+-- Starting from the beginning each time also works, but walks over all jobs that are gone.
+-- holdfast: role operator
 create or replace function holdfast.cancel_matching(
   queue text default null,
   task text default null,
@@ -147,7 +153,8 @@ declare
   ids uuid[];
   last uuid;
 begin
-  if nullif(cancel_matching.queue, '') is null and nullif(cancel_matching.task, '') is null and cancel_matching.everything is not true then
+  if nullif(cancel_matching.queue, '') is null and nullif(cancel_matching.task, '') is null
+    and cancel_matching.everything is not true then
     perform holdfast.refuse_value('queue', null, 'name a queue, a task or both, or say everything => true');
   end if;
   if cancel_matching.state not in ('scheduled', 'pending', 'claimed') then
@@ -155,10 +162,11 @@ begin
   end if;
   perform holdfast.check_amount(cancel_matching.amount);
   ids := array(select holdfast.pick_matching(
-    cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount, cancel_matching.after));
+    cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount,
+      cancel_matching.after));
   last := case when cardinality(ids) = cancel_matching.amount then ids[cardinality(ids)] end;
   if cancel_matching.state is not null then
-    -- Those that still are in that state, now that nobody else can change it.
+    -- The jobs that are still in that state, now that nobody else can change it.
     ids := array(
       select j.id
       from unnest(ids) i (id)
@@ -175,9 +183,11 @@ begin
 end
 $$;
 comment on function holdfast.cancel_matching(text, text, text, integer, uuid, boolean) is
-  'Call off the live jobs of a queue or a task by their ids, up to amount; returns how many were cancelled, for how many it was requested, and the id after which to go on, if any are left.';
+  'Cancel up to amount live jobs of a queue or a task, in the order of their ids. Returns how many were '
+  'cancelled, for how many it was requested, and the id to continue after if any are left.';
 
--- What a worker has to hear: the jobs that it holds and that somebody called off.
+-- The worker asks here which of its jobs were cancelled.
+-- holdfast: role worker
 create or replace function holdfast.cancels(worker uuid)
 returns table (id uuid, lease uuid)
 language sql stable security definer
@@ -192,7 +202,8 @@ as $$
   cross join lateral (select from holdfast.live j where j.id = c.job_id and j.lease = c.lease offset 0) j
   where c.worker_id = cancels.worker
 $$;
-comment on function holdfast.cancels(uuid) is 'The jobs that this worker holds and that somebody called off.';
+comment on function holdfast.cancels(uuid) is
+  'Return the jobs that this worker holds and that somebody cancelled.';
 
 create or replace function holdfast.refuse_job(id uuid)
 returns void
@@ -228,9 +239,10 @@ begin
 end
 $$;
 comment on function holdfast.refuse_transition(uuid, text, text, text) is
-  'Raise the error for a job that is not in the state for what is wanted of it, or not there at all.';
+  'Raise the error for a job that is in the wrong state for a call, or does not exist.';
 
--- Do not wait for the time or the backoff: a scheduled job becomes pending now.
+-- A scheduled job becomes pending without waiting for its time or backoff.
+-- holdfast: role operator
 create or replace function holdfast.run_now(id uuid)
 returns text
 language plpgsql volatile security definer
@@ -242,7 +254,7 @@ declare
   known text;
 begin
   perform holdfast.check_job(run_now.id);
-  -- By the id alone: with the state in the condition, the index of all that is scheduled would do as well.
+  -- By the id alone: with the state in the condition, the planner might use the index of scheduled jobs.
   select j.state into known from holdfast.live j where j.id = run_now.id;
   if known = 'scheduled' then
     select j.state into known from holdfast.live j where j.id = run_now.id for update;
@@ -258,9 +270,9 @@ begin
   return known;
 end
 $$;
-comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once; returns the state that it has then.';
+comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once. Returns its new state.';
 
--- Due now, and pending. The caller has locked it.
+-- The caller has locked the job.
 create or replace function holdfast.hurry(id uuid, now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -272,9 +284,10 @@ begin
   perform holdfast.make_pending(array[hurry.id], now_at);
 end
 $$;
-comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending at once, and due now.';
+comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending and due now.';
 
--- A paused queue takes jobs in but hands none out; what runs goes on.
+-- A paused queue accepts jobs but hands none out. Running jobs continue.
+-- holdfast: role operator
 create or replace function holdfast.pause(queue text)
 returns void
 language plpgsql volatile security definer
@@ -289,8 +302,9 @@ begin
   perform holdfast.note('pause', pause.queue);
 end
 $$;
-comment on function holdfast.pause(text) is 'Stop handing out the jobs of a queue; those that run go on.';
+comment on function holdfast.pause(text) is 'Stop handing out the jobs of a queue. Running jobs continue.';
 
+-- holdfast: role operator
 create or replace function holdfast.resume(queue text)
 returns void
 language plpgsql volatile security definer
@@ -299,7 +313,8 @@ as $$
 begin
   perform holdfast.check_name('queue', resume.queue);
   perform holdfast.check_queue(resume.queue);
-  -- As whoever brings jobs: who falls asleep before this is committed sees the lock, and looks again.
+  -- Lock like an enqueue, so that a worker that falls asleep before this commit sees the lock and
+  -- looks again.
   lock table holdfast.live in row exclusive mode;
   update holdfast.queue q set paused_at = null where q.name = resume.queue;
   perform holdfast.note('resume', resume.queue);
@@ -308,10 +323,12 @@ end
 $$;
 comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queue again.';
 
--- Another time for a job that waits for its time or its backoff. One that has been
--- reached makes it pending at once. The time is read once the job is locked: it may
--- have passed meanwhile, and no scheduled job may stand behind the low-water mark.
-create or replace function holdfast.reschedule(id uuid, run_at timestamptz default null, delay interval default null)
+-- Change the time of a job that waits for its time or backoff. A time that has passed makes it
+-- pending at once. The clock is read after the job is locked, since the time may have passed
+-- meanwhile, and no scheduled job may lie behind the low-water mark.
+-- holdfast: role operator
+create or replace function holdfast.reschedule(
+  id uuid, run_at timestamptz default null, delay interval default null)
 returns timestamptz
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -329,7 +346,8 @@ begin
   select j.state, j.lane_id into known from holdfast.live j where j.id = reschedule.id for update;
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_transition(
-      reschedule.id, 'scheduled', 'only a scheduled job can be given another time', 'Cancel it, and enqueue it anew with run_at or delay.');
+      reschedule.id, 'scheduled', 'only a scheduled job can be given another time',
+        'Cancel it, and enqueue it anew with run_at or delay.');
   end if;
   now_at := holdfast.clock();
   due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
@@ -338,11 +356,11 @@ begin
     perform holdfast.hurry(reschedule.id, now_at);
   else
     update holdfast.live j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
-    perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next one is due
+    perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next job is due
   end if;
   perform holdfast.note('reschedule', reschedule.id::text, jsonb_build_object('run_at', due_at));
   return due_at;
 end
 $$;
 comment on function holdfast.reschedule(uuid, timestamptz, interval) is
-  'Give a scheduled job another time; returns when it is due.';
+  'Change the time of a scheduled job. Returns when it is due.';

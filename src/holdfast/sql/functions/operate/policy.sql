@@ -1,6 +1,6 @@
--- How a task is retried, changed at run time; what is null is left to the queue
--- and the defaults. A policy that is declared in code gives way to one that an
--- operator has set.
+-- How a task is retried, changed at run time. A null leaves a value to the queue and the
+-- defaults. A policy that an operator has set wins over one that is declared in code.
+-- holdfast: role operator
 create or replace function holdfast.set_retry_policy(
   task text,
   max_attempts integer default null,
@@ -40,12 +40,13 @@ begin
     where p.task = set_retry_policy.task
       and (not p.declared
         or (p.max_attempts, p.base, p.factor, p.cap, p.jitter) is not distinct from (
-          set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap, set_retry_policy.jitter))
+          set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap,
+            set_retry_policy.jitter))
   ) then
-    return; -- as at nearly every start of a worker: it waits for nobody then
+    return; -- the usual case when a worker starts: it then waits for nobody
   end if;
-  -- One change at a time, as in configure: all of them count in one row. A worker
-  -- that starts does not wait for who changes other settings.
+  -- One change at a time, as in configure(): all changes count in one row. A worker that starts
+  -- does not wait for changes of other settings.
   if not set_retry_policy.declared then
     perform from holdfast.queue q where q.name = '*' for update;
   end if;
@@ -62,17 +63,20 @@ begin
       cap = excluded.cap, jitter = excluded.jitter, declared = excluded.declared
     where (p.declared or not excluded.declared)
       and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
-        excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter, excluded.declared);
+        excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter,
+          excluded.declared);
   if not set_retry_policy.declared then
     select p.* into given from holdfast.retry_policy p where p.task = set_retry_policy.task;
     perform holdfast.note('set retry policy', set_retry_policy.task, holdfast.policy_changes(known, given));
   end if;
 end
 $$;
-comment on function holdfast.set_retry_policy(text, integer, interval, double precision, interval, double precision, boolean) is
-  'Say how a task is retried from now on; with declared, only where no operator has said otherwise.';
+comment on function holdfast.set_retry_policy(
+  text, integer, interval, double precision, interval, double precision, boolean) is
+  'Set how a task is retried from now on. With declared, only if no operator has set a policy.';
 
--- For a worker, that says what its code does, and may say no more.
+-- A worker may call this one only: it declares what its code says.
+-- holdfast: role worker operator
 create or replace function holdfast.declare_retry_policy(
   task text,
   max_attempts integer default null,
@@ -86,14 +90,17 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.set_retry_policy(
-    declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base, declare_retry_policy.factor,
+    declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base,
+      declare_retry_policy.factor,
     declare_retry_policy.cap, declare_retry_policy.jitter, true)
 $$;
-comment on function holdfast.declare_retry_policy(text, integer, interval, double precision, interval, double precision) is
-  'Say how the code of a task wants it to be retried; what an operator has said goes before it.';
+comment on function holdfast.declare_retry_policy(
+  text, integer, interval, double precision, interval, double precision) is
+  'Set how a task is retried, as its code says. A policy that an operator has set wins.';
 
--- Forget what was set: the task follows its queue and the default again, and a
--- worker that declares a policy may write it at its next start.
+-- The task follows its queue and the default again. A worker that declares a policy may write it
+-- at its next start.
+-- holdfast: role operator
 create or replace function holdfast.reset_retry_policy(task text)
 returns boolean
 language plpgsql volatile security definer
@@ -114,9 +121,11 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.reset_retry_policy(text) is 'Forget how a task is retried, so that its queue and the default decide; whether there was anything to forget.';
+comment on function holdfast.reset_retry_policy(text) is
+  'Remove the retry policy of a task, so that its queue and the default decide. Returns whether there was '
+  'one.';
 
--- For the audit log, as configure has it: what is not the same, before and after.
+-- Return the differences, for the audit log, in the form that configure() writes.
 create or replace function holdfast.policy_changes(known holdfast.retry_policy, given holdfast.retry_policy)
 returns jsonb
 language sql stable
@@ -126,10 +135,14 @@ as $$
   from unnest(array['max_attempts', 'base', 'factor', 'cap', 'jitter']) k
   where to_jsonb(known) ->> k is distinct from to_jsonb(given) ->> k
 $$;
-comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is 'What differs between two policies of a task, before and after; a missing one says nothing.';
+comment on function holdfast.policy_changes(holdfast.retry_policy, holdfast.retry_policy) is
+  'Return the differences between two policies of a task, before and after.';
 
+-- holdfast: role viewer
 create or replace function holdfast.list_retry_policies()
-returns table (task text, max_attempts integer, base interval, factor double precision, cap interval, jitter double precision,
+returns table (
+  task text, max_attempts integer, base interval, factor double precision, cap interval,
+  jitter double precision,
   declared boolean)
 language sql stable security definer
 set search_path = pg_catalog, pg_temp
@@ -138,24 +151,27 @@ as $$
   from holdfast.retry_policy p
   order by p.task
 $$;
-comment on function holdfast.list_retry_policies() is 'How each task is retried that says so itself; a null is left to its queue and the default.';
+comment on function holdfast.list_retry_policies() is
+  'List the retry policies of tasks. A null is left to the queue and the default.';
 
--- What decides on max_attempts has changed: from now on no lane is believed.
+-- Count a change of what decides on max_attempts: from now on the value stored in lanes is not
+-- used.
 --
 --   a policy or a queue's setting changes    policy_watch counts it, in the same transaction
---   a lane is made, or upkeep comes by       it notes max_attempts and the count, by one snapshot
---   a job is enqueued                        the count is the same: as the lane says; else it is looked up
+--   a lane is made, or upkeep() runs         the lane stores max_attempts and the count, in one snapshot
+--   a job is enqueued                        if the count is the same, the lane's value is used;
+--                                            otherwise the policies are looked up
 --
--- So whoever sees a change sees that no lane has seen it, and a lane that is made by
--- a transaction that does not is no exception. To look it up in three tables would
--- take an eighth of the time of an enqueue.
+-- A transaction that sees a change also sees that no lane knows it. The same holds for a lane
+-- made by a transaction that does not see the change. Looking up three tables instead would take
+-- an eighth of the time of an enqueue.
 create or replace function holdfast.count_policy_change()
 returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if old.max_attempts is distinct from new.max_attempts then -- one that is not there says nothing
+  if old.max_attempts is distinct from new.max_attempts then -- a policy that does not exist has no values
     update holdfast.policy_watch w set changes = w.changes + 1;
   end if;
   return null;
@@ -171,8 +187,8 @@ create or replace trigger queue_change_counts
 after insert or update or delete on holdfast.queue
 for each row execute function holdfast.count_policy_change();
 
--- Let the lanes know again how often their jobs are tried; also those that believe
--- something else, because a policy was changed past the triggers.
+-- Store again in each lane how often its jobs are tried. This also repairs lanes with another
+-- value, if a policy was changed without the triggers.
 create or replace function holdfast.settle_lanes()
 returns integer
 language plpgsql volatile
@@ -195,9 +211,10 @@ begin
   return settled;
 end
 $$;
-comment on function holdfast.settle_lanes() is 'Note in each lane how often its jobs are tried, where that has changed since; how many.';
+comment on function holdfast.settle_lanes() is
+  'Store in each lane how often its jobs are tried, if that has changed. Returns how many lanes changed.';
 
--- Asked for each job whose code declares how often it is tried.
+-- Called for each job whose code declares its max_attempts.
 create or replace function holdfast.is_operated(task text)
 returns boolean
 language plpgsql stable
@@ -207,4 +224,5 @@ begin
   return exists (select from holdfast.retry_policy p where p.task = is_operated.task and not p.declared);
 end
 $$;
-comment on function holdfast.is_operated(text) is 'Whether an operator has set how this task is retried.';
+comment on function holdfast.is_operated(text) is
+  'Return whether an operator has set how this task is retried.';

@@ -1,164 +1,15 @@
--- Who may do what: the roles of those who use Holdfast, and their rights, as data.
+-- Create the roles of those who use Holdfast, and give them their rights.
 --
--- The roles belong to the cluster, and cannot log in: a DBA grants them to those who
--- do. `holdfast migrate --roles` makes them and lets them into this database; from
--- then on every migrate gives them exactly what is written here. What a DBA wants to
--- grant besides belongs to a role of the DBA's own.
+-- A line `-- holdfast: role …` stands beside each function and view that a role may use;
+-- rights.sql is generated from these lines. An operator may do all that a viewer may.
+--
+-- The roles belong to the cluster, and cannot log in: a DBA grants them to logins.
+-- `holdfast migrate --roles` creates them and lets them into this database. From then on
+-- every migrate gives them exactly these rights. A DBA who wants to grant more should use
+-- another role.
 
--- One line for each function and view that anybody may use. What a viewer may, an
--- operator may too; `owner` means nobody else. What has no line is internal.
-create or replace function holdfast.role_rights()
-returns table (kind text, name text, role text)
-language sql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-  with given (kind, name, roles) as (
-    values
-      -- producing
-      ('function', 'enqueue', 'producer'),
-      ('function', 'enqueue_many', 'producer'),
-      ('function', 'lane', 'producer'),
-      ('function', 'places', 'producer'),
-      ('function', 'new_id', 'producer worker viewer'),
-      ('function', 'clock', 'producer worker viewer'),
-      ('function', 'is_terminal', 'producer worker viewer'),
-      -- waiting for the end
-      ('function', 'ends', 'producer viewer'),
-      ('function', 'await_jobs', 'producer operator'),
-      ('function', 'await_no_more', 'producer operator'),
-      -- consuming
-      ('function', 'register', 'worker'),
-      ('function', 'claim', 'worker'),
-      ('function', 'claimed', 'worker'),
-      ('function', 'heartbeat', 'worker'),
-      ('function', 'sleep', 'worker'),
-      ('function', 'leave', 'worker'),
-      ('function', 'disown', 'worker'),
-      ('function', 'not_held', 'worker'),
-      ('function', 'cancels', 'worker'),
-      ('function', 'channel', 'worker'),
-      ('function', 'memory', 'worker'),
-      -- reporting
-      ('function', 'complete', 'worker'),
-      ('function', 'fail', 'worker'),
-      ('function', 'snooze', 'worker'),
-      ('function', 'release', 'worker'),
-      ('function', 'finish', 'worker'),
-      ('function', 'start', 'worker'),
-      ('function', 'progress', 'worker'),
-      ('function', 'progress_many', 'worker'),
-      ('function', 'publish', 'worker'),
-      ('function', 'publish_many', 'worker'),
-      ('function', 'keep_step', 'worker'),
-      ('function', 'keep_checkpoint', 'worker'),
-      -- duties
-      ('function', 'tick', 'worker operator'),
-      ('function', 'fire', 'worker'),
-      ('function', 'promote', 'worker'),
-      ('function', 'recover', 'worker operator'),
-      ('function', 'advance', 'worker'),
-      ('function', 'upkeep', 'worker'),
-      ('function', 'check_heads', 'worker'),
-      ('function', 'fold_stats', 'worker'),
-      ('function', 'sweep', 'worker'),
-      ('function', 'report_duty', 'worker'),
-      -- what code says of its tasks
-      ('function', 'declare_retry_policy', 'worker operator'),
-      ('function', 'declare_schedule', 'worker operator'),
-      -- looking
-      ('function', 'job', 'producer viewer'),
-      ('function', 'list_jobs', 'viewer'),
-      ('function', 'list_dead', 'viewer'),
-      ('function', 'job_errors', 'viewer'),
-      ('function', 'job_steps', 'viewer'),
-      ('function', 'job_checkpoint', 'viewer'),
-      ('function', 'read_events', 'viewer'),
-      ('function', 'event_cursor', 'viewer'),
-      ('function', 'stats', 'worker viewer'),
-      ('function', 'count_jobs', 'worker viewer'),
-      ('function', 'statistics', 'viewer'),
-      ('function', 'stat_bounds', 'viewer'),
-      ('function', 'health', 'viewer'),
-      ('function', 'gauges', 'worker viewer'),
-      ('function', 'why', 'viewer'),
-      ('function', 'settings', 'viewer'),
-      ('function', 'list_partitions', 'viewer'),
-      ('function', 'list_queues', 'worker viewer'),
-      ('function', 'list_workers', 'worker viewer'),
-      ('function', 'list_retry_policies', 'viewer'),
-      ('function', 'retry_delay', 'worker viewer'),
-      ('function', 'list_schedules', 'worker viewer'),
-      ('function', 'upcoming', 'viewer'),
-      ('function', 'next_occurrence', 'viewer'),
-      ('function', 'cron_in_words', 'viewer'),
-      -- operating
-      ('function', 'cancel', 'producer operator'),
-      ('function', 'cancel_many', 'producer operator'),
-      ('function', 'cancel_matching', 'operator'),
-      ('function', 'run_now', 'operator'),
-      ('function', 'reschedule', 'operator'),
-      ('function', 'pause', 'operator'),
-      ('function', 'resume', 'operator'),
-      ('function', 'configure', 'operator'),
-      ('function', 'audit_log', 'operator'),
-      ('function', 'doctor', 'operator'),
-      ('function', 'give_up', 'operator'),
-      ('function', 'replay', 'operator'),
-      ('function', 'replay_many', 'operator'),
-      ('function', 'purge', 'operator'),
-      ('function', 'purge_many', 'operator'),
-      ('function', 'set_retry_policy', 'operator'),
-      ('function', 'reset_retry_policy', 'operator'),
-      ('function', 'add_schedule', 'operator'),
-      ('function', 'change_schedule', 'operator'),
-      ('function', 'pause_schedule', 'operator'),
-      ('function', 'resume_schedule', 'operator'),
-      ('function', 'remove_schedule', 'operator'),
-      ('function', 'run_schedule', 'operator'),
-      -- what the views ask: who reads a view needs the rights of its functions
-      ('function', 'sees_payloads', 'viewer'),
-      ('function', 'unrestricted', 'viewer'),
-      ('function', 'in_reach', 'viewer'),
-      ('function', 'queues_in_reach', 'viewer'),
-      ('function', 'as_seen', 'viewer'),
-      ('function', 'text_as_seen', 'viewer'),
-      -- the owner's
-      ('function', 'grant_queues', 'owner'),
-      ('function', 'revoke_queues', 'owner'),
-      ('function', 'list_grants', 'owner'),
-      ('function', 'stored_payload', 'owner'),
-      ('function', 'due_exports', 'owner'),
-      ('function', 'mark_exported', 'owner'),
-      ('function', 'export_finished', 'owner'),
-      ('function', 'export_event', 'owner'),
-      ('function', 'export_columns', 'owner'),
-      ('function', 'role_rights', 'owner'),
-      -- views
-      ('view', 'jobs', 'viewer'),
-      ('view', 'queue_stats', 'viewer'),
-      ('view', 'task_stats', 'viewer'),
-      ('view', 'queue_health', 'viewer'),
-      ('view', 'installed', 'producer worker viewer'),
-      -- bulk enqueue: the columns of holdfast.job that a COPY may name, and the default of seq
-      ('column', 'id', 'producer'),
-      ('column', 'lane_id', 'producer'),
-      ('column', 'task', 'producer'),
-      ('column', 'payload', 'producer'),
-      ('column', 'headers', 'producer'),
-      ('column', 'max_attempts', 'producer'),
-      ('column', 'run_at', 'producer'),
-      ('sequence', 'job_seq', 'producer')
-  )
-  select g.kind, g.name, r.role
-  from given g, (values ('producer'), ('worker'), ('viewer'), ('operator'), ('owner')) r (role)
-  where r.role = any(string_to_array(g.roles, ' '))
-    or r.role = 'operator' and 'viewer' = any(string_to_array(g.roles, ' '))
-$$;
-comment on function holdfast.role_rights() is
-  'Which role may execute which function, read which view, and insert into which column of holdfast.job.';
-
--- What the data says and what the catalog says, made one: for the roles that have
--- been let into this schema. Only what differs is touched.
+-- Give the roles that were let into this schema their rights, and take all others. Only
+-- differences are changed.
 create or replace function holdfast.grant_rights()
 returns void
 language plpgsql volatile
@@ -167,7 +18,7 @@ as $$
 declare
   command text;
 begin
-  for round in 1..2 loop -- to take a right on a table away takes those on its columns along
+  for round in 1..2 loop -- revoking a right on a table also revokes it on the columns
     for command in
       with let_in as (
         select r.oid, r.rolname, substr(r.rolname, length('holdfast_') + 1) as role
@@ -179,7 +30,9 @@ begin
       ),
       -- what could be granted, and who has it
       thing (kind, name, id, target, privilege, acl) as (
-        select 'function', p.proname, p.oid, format('%s %s', case p.prokind when 'p' then 'procedure' else 'function' end, p.oid::regprocedure), 'execute', p.proacl
+        select 'function', p.proname, p.oid,
+          format('%s %s', case p.prokind when 'p' then 'procedure' else 'function' end, p.oid::regprocedure),
+          'execute', p.proacl
         from pg_proc p
         where p.pronamespace = 'holdfast'::regnamespace
           and p.prokind in ('f', 'p')
@@ -192,7 +45,8 @@ begin
         where c.relnamespace = 'holdfast'::regnamespace
           and c.relkind in ('r', 'p', 'v', 'S')
         union all
-        select 'column', a.attname, a.attrelid, format('table holdfast.job'), format('insert (%I)', a.attname), a.attacl
+        select 'column', a.attname, a.attrelid, format('table holdfast.job'),
+          format('insert (%I)', a.attname), a.attacl
         from pg_attribute a
         where a.attrelid = 'holdfast.job'::regclass
           and a.attnum > 0
@@ -201,14 +55,18 @@ begin
       state as (
         select
           t.*, l.rolname,
-          exists (select from holdfast.role_rights() r where r.kind = t.kind and r.name = t.name and r.role = l.role) as wanted,
+          exists (
+            select from holdfast.role_rights() r where r.kind = t.kind and r.name = t.name
+            and r.role = l.role) as wanted,
           array(select lower(a.privilege_type) from aclexplode(t.acl) a where a.grantee = l.oid) as has
         from thing t, let_in l
       )
       select
         case when s.wanted
           then format('grant %s on %s to %I', s.privilege, s.target, s.rolname)
-          else format('revoke %s on %s from %I', case s.kind when 'column' then format('all (%I)', s.name) else 'all' end, s.target, s.rolname)
+          else format(
+            'revoke %s on %s from %I', case s.kind when 'column' then format('all (%I)', s.name)
+            else 'all' end, s.target, s.rolname)
         end
       from state s
       where s.wanted and split_part(s.privilege, ' ', 1) <> all(s.has)
@@ -219,10 +77,11 @@ begin
   end loop;
 end
 $$;
-comment on function holdfast.grant_rights() is 'Give the roles that were let into this schema the rights that are written down, and no other.';
+comment on function holdfast.grant_rights() is
+  'Give the roles that were let into this schema the rights of role_rights(), and no others.';
 
--- Make the roles where the cluster has none yet, and let them in. Databases of one
--- cluster may do this at the same time: whoever comes second finds them made.
+-- Create the roles that the cluster lacks, and let them in. Two databases of one cluster may
+-- do this at the same time: the second finds them there.
 create or replace function holdfast.create_roles()
 returns void
 language plpgsql volatile
@@ -261,9 +120,11 @@ begin
   perform holdfast.grant_rights();
 end
 $$;
-comment on function holdfast.create_roles() is 'Make the roles of those who use Holdfast where they are missing, and let them into this database.';
+comment on function holdfast.create_roles() is
+  'Create the roles that are missing, and let them into this database.';
 
--- What a process asks when it starts, whatever its role.
+-- Every process reads this when it starts, whatever its role.
+-- holdfast: role producer worker viewer
 create or replace view holdfast.installed as
 select m.name, m.kind, m.checksum, m.version, m.applied_at from holdfast.migration m;
-comment on view holdfast.installed is 'The SQL files that made this schema, for everybody who uses it.';
+comment on view holdfast.installed is 'The SQL files that made this schema; every role may read it.';

@@ -1,6 +1,7 @@
 -- Manage schedules: add, change, pause, resume, remove and list them. fire.sql fires them.
 
 -- Add a schedule, which runs a task at regular times.
+-- holdfast: role operator
 create or replace function holdfast.add_schedule(
   name text,
   task text,
@@ -55,20 +56,25 @@ begin
       return given.next_at;
     end if;
     if not given.declared then
-      perform holdfast.refuse_value('name', given.name, 'there is a schedule of this name; change it, or remove it first');
+      perform holdfast.refuse_value(
+        'name', given.name, 'there is a schedule of this name; change it, or remove it first');
     end if;
     select s.* into known from holdfast.schedule s where s.name = given.name for update;
-    exit when found; -- else somebody has removed it just now
+    exit when found; -- otherwise another session has just removed it
   end loop;
   perform holdfast.check_queue(known.queue);
-  -- What an operator has made or changed is the operator's.
+  -- A schedule that an operator has made or changed belongs to the operator.
   return case when known.declared then holdfast.replace_schedule(known, given) else known.next_at end;
 end
 $$;
-comment on function holdfast.add_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
-  'Let a task run at regular times from now on, by a cron expression or every so often; returns when it first does. With declared, as code says it at each start, one of this name is changed to this, unless an operator has made or changed that.';
+comment on function holdfast.add_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
+  'Run a task at regular times from now on, by a cron expression or an interval. Returns its first time. '
+  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or'
+  ' changed it.';
 
--- For a worker, that says what its code does, and may say no more.
+-- A worker may call this one only: it declares what its code says.
+-- holdfast: role worker operator
 create or replace function holdfast.declare_schedule(
   name text,
   task text,
@@ -88,15 +94,20 @@ language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.add_schedule(
-    declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every, declare_schedule.zone,
-    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority, declare_schedule.max_attempts,
+    declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every,
+      declare_schedule.zone,
+    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
+      declare_schedule.max_attempts,
     declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
 $$;
-comment on function holdfast.declare_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
-  'Let a task run at regular times as its code says; what an operator has made or changed stays. Returns when it next does.';
+comment on function holdfast.declare_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+  'Run a task at regular times, as its code says. Keeps what an operator has made or changed. Returns its '
+  'next time.';
 
--- Change what is given, and leave the rest. A paused schedule stays paused, and one
--- that code has declared is the operator's from now on.
+-- Values that are left out stay as they are. A paused schedule stays paused. A schedule that
+-- code has declared belongs to the operator from now on.
+-- holdfast: role operator
 create or replace function holdfast.change_schedule(
   name text,
   task text default null,
@@ -120,14 +131,18 @@ declare
   known holdfast.schedule := holdfast.known_schedule(change_schedule.name);
   given holdfast.schedule := known;
   changes jsonb := jsonb_strip_nulls(jsonb_build_object(
-    'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone', change_schedule.zone,
-    'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority', change_schedule.priority,
-    'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap', change_schedule.overlap,
+    'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone',
+      change_schedule.zone,
+    'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority',
+      change_schedule.priority,
+    'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap',
+      change_schedule.overlap,
     'jitter', change_schedule.jitter));
   next_at timestamptz;
 begin
   if changes = '{}' then
-    perform holdfast.refuse_value('name', change_schedule.name, 'say what to change: cron, every, zone, task, payload ...');
+    perform holdfast.refuse_value(
+      'name', change_schedule.name, 'say what to change: cron, every, zone, task, payload ...');
   end if;
   if change_schedule.cron is not null or change_schedule.every is not null then
     given.cron := change_schedule.cron;
@@ -151,10 +166,11 @@ begin
   return next_at;
 end
 $$;
-comment on function holdfast.change_schedule(text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
-  'Change what is given of a schedule, from its next time on; returns when that is.';
+comment on function holdfast.change_schedule(
+  text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval) is
+  'Change the given values of a schedule, from its next time on. Returns that time.';
 
--- Another expression, interval or zone starts anew from now; anything else keeps its next tick.
+-- A new expression, interval or zone starts from now. Any other change keeps the next tick.
 create or replace function holdfast.replace_schedule(known holdfast.schedule, given holdfast.schedule)
 returns timestamptz
 language plpgsql volatile
@@ -173,14 +189,16 @@ begin
   set
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
-    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at, next_at = given.next_at,
+    overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at,
+      next_at = given.next_at,
     planned_at = given.planned_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
   return given.next_at;
 end
 $$;
-comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is 'Write the new state of a schedule; returns its next time.';
+comment on function holdfast.replace_schedule(holdfast.schedule, holdfast.schedule) is
+  'Write the new state of a schedule. Returns its next time.';
 
 create or replace function holdfast.check_schedule(given holdfast.schedule)
 returns void
@@ -198,7 +216,9 @@ begin
   if given.every not between interval '1 second' and interval '366 days'
     or extract(microseconds from given.every)::bigint % 1000000 <> 0
     or extract(year from given.every) <> 0 or extract(month from given.every) <> 0 then
-    perform holdfast.refuse_value('every', given.every::text, 'must be whole seconds, from 1 second to 366 days; months differ, so use cron for them');
+    perform holdfast.refuse_value(
+      'every', given.every::text,
+      'must be whole seconds, from 1 second to 366 days; months differ, so use cron for them');
   end if;
   if given.payload is null then
     perform holdfast.refuse_value('payload', null, 'must be JSON; leave it out for {}');
@@ -218,7 +238,7 @@ end
 $$;
 comment on function holdfast.check_schedule(holdfast.schedule) is 'Refuse a schedule that breaks the rules.';
 
--- Locked, for whoever changes it.
+-- Functions that change a schedule lock it here.
 create or replace function holdfast.known_schedule(name text)
 returns holdfast.schedule
 language plpgsql volatile
@@ -230,9 +250,10 @@ begin
   return holdfast.seen_schedule(known_schedule.name);
 end
 $$;
-comment on function holdfast.known_schedule(text) is 'A schedule by its name, locked; refused if there is none.';
+comment on function holdfast.known_schedule(text) is
+  'Lock and return a schedule by its name. Refuses a name that does not exist.';
 
--- As it is, for whoever only looks.
+-- Functions that only read a schedule call this one.
 create or replace function holdfast.seen_schedule(name text)
 returns holdfast.schedule
 language plpgsql stable
@@ -244,13 +265,17 @@ declare
 begin
   select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
   if not found or not (holdfast.unrestricted() or holdfast.in_reach(known.queue)) then
-    perform holdfast.refuse_value('name', seen_schedule.name, 'there is no schedule of this name; holdfast.list_schedules() has them all');
+    perform holdfast.refuse_value(
+      'name', seen_schedule.name,
+      'there is no schedule of this name; holdfast.list_schedules() has them all');
   end if;
   return known;
 end
 $$;
-comment on function holdfast.seen_schedule(text) is 'A schedule by its name; refused if there is none.';
+comment on function holdfast.seen_schedule(text) is
+  'Return a schedule by its name. Refuses a name that does not exist.';
 
+-- holdfast: role operator
 create or replace function holdfast.pause_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -268,10 +293,11 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.pause_schedule(text) is 'Let the times of a schedule pass without a job; whether it was running.';
+comment on function holdfast.pause_schedule(text) is
+  'Pause a schedule: its times pass without a job. Returns whether it was running.';
 
--- What passed meanwhile was not missed: it was not wanted. Nor is made up for what
--- was owed before.
+-- Ticks that passed during the pause, or were due before it, are not made up for.
+-- holdfast: role operator
 create or replace function holdfast.resume_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -293,8 +319,10 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.resume_schedule(text) is 'Go on with a paused schedule at its next time; whether it was paused.';
+comment on function holdfast.resume_schedule(text) is
+  'Resume a paused schedule from its next time on. Returns whether it was paused.';
 
+-- holdfast: role operator
 create or replace function holdfast.remove_schedule(name text)
 returns boolean
 language plpgsql volatile security definer
@@ -302,7 +330,8 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  delete from holdfast.schedule s where s.name = remove_schedule.name and ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue));
+  delete from holdfast.schedule s where s.name = remove_schedule.name
+    and ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue));
   if not found then
     return false;
   end if;
@@ -310,10 +339,12 @@ begin
   return true;
 end
 $$;
-comment on function holdfast.remove_schedule(text) is 'Forget a schedule; its jobs stay. Whether there was one.';
+comment on function holdfast.remove_schedule(text) is
+  'Remove a schedule and keep its jobs. Returns whether it existed.';
 
--- A job besides its times, which go on as they were; paused or not. It locks
--- nothing that the times wait for, unless they must not overlap with it.
+-- The times of the schedule continue unchanged, paused or not. Nothing is locked that the times
+-- wait for, unless runs must not overlap.
+-- holdfast: role operator
 create or replace function holdfast.run_schedule(name text)
 returns uuid
 language plpgsql volatile security definer
@@ -333,27 +364,37 @@ begin
   return job_id;
 end
 $$;
-comment on function holdfast.run_schedule(text) is 'Run the job of a schedule now, besides its times; returns its id.';
+comment on function holdfast.run_schedule(text) is
+  'Run the job of a schedule now, in addition to its times. Returns the id of the job.';
 
+-- holdfast: role worker viewer
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
-  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text, priority integer,
-  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean, paused_at timestamptz,
+  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text,
+    priority integer,
+  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean,
+    paused_at timestamptz,
   next_at timestamptz, upcoming timestamptz[], last_at timestamptz, last_job uuid, skipped bigint, error text)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select
-    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every, s.zone, s.task,
-    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer, s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
-    case when s.paused_at is null then s.next_at end, array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped, s.error
+    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every,
+      s.zone, s.task,
+    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer,
+      s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
+    case when s.paused_at is null then s.next_at end,
+      array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped,
+      s.error
   from holdfast.schedule s
   where ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue))
   order by s.name
 $$;
 comment on function holdfast.list_schedules(integer) is
-  'All schedules, with the times to come, this many of each (none if it is paused), and what they say in words.';
+  'List all schedules, each with a number of its next times (none if it is paused) and a description in '
+  'words.';
 
+-- holdfast: role viewer
 create or replace function holdfast.upcoming(name text, amount integer default 5)
 returns setof timestamptz
 language sql stable security definer
@@ -361,7 +402,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.ticks_ahead(holdfast.seen_schedule(upcoming.name), upcoming.amount)
 $$;
-comment on function holdfast.upcoming(text, integer) is 'The next times of a schedule; none if it is paused.';
+comment on function holdfast.upcoming(text, integer) is
+  'Return the next times of a schedule; none if it is paused.';
 
 create or replace function holdfast.ticks_ahead(given holdfast.schedule, amount integer)
 returns setof timestamptz
@@ -380,13 +422,14 @@ begin
       tick := holdfast.tick_after(given, tick);
     end loop;
   exception when sqlstate 'HF008' then
-    null; -- a zone that this server does not know any more; its row says so in `error`
+    null; -- this server no longer knows the zone; the row of the schedule says so in `error`
   end;
 end
 $$;
-comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is 'The next times of a schedule that is at hand.';
+comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is
+  'Return the next times of a given schedule.';
 
--- The next tick after a time. Intervals are counted from when the schedule was made.
+-- Intervals count from the creation of the schedule.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
 returns timestamptz
 language sql stable
@@ -394,13 +437,15 @@ set search_path = pg_catalog, pg_temp
 as $$
   select case
     when given.every is null then holdfast.next_occurrence(given.cron, after, given.zone)
-    else given.created_at + make_interval(secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
+    else given.created_at + make_interval(
+      secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
   end
   from (select extract(epoch from given.every)::double precision as seconds) e
 $$;
-comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is 'The next time of a schedule after another.';
+comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is
+  'Return the next time of a schedule after a given time.';
 
--- The last tick up to a time, given one before it: halved until a second is left.
+-- A binary search down to one second, from a time before the last tick.
 create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
 returns timestamptz
 language plpgsql stable
@@ -422,9 +467,10 @@ begin
   return holdfast.tick_after(given, low);
 end
 $$;
-comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is 'The last time of a schedule up to another, from its next one on.';
+comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
+  'Return the last time of a schedule up to a given time, from its next one on.';
 
--- Whoever sleeps on the queue looks at the schedules anew as it wakes up.
+-- Workers that sleep on the queue look at the schedules when they wake up.
 create or replace function holdfast.wake_schedulers(queue text)
 returns void
 language sql volatile
@@ -432,4 +478,5 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.wake(wake_schedulers.queue, true, true)
 $$;
-comment on function holdfast.wake_schedulers(text) is 'Let the workers of a queue look at the schedules anew.';
+comment on function holdfast.wake_schedulers(text) is
+  'Wake the workers of a queue so that they look at the schedules again.';
