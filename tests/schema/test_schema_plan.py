@@ -119,7 +119,7 @@ def test_every_statement_of_our_files_is_found():
     for file in schema.load().files:
         found = [statement for _, statement in statements(file.text)]
         assert found, file.name
-        starts = re.compile(r"(?i)(create|alter|comment|insert|do|select|revoke|grant|drop|update)\b")
+        starts = re.compile(r"(?i)(create|alter|comment|insert|do|select|revoke|grant|drop|update|lock)\b")
         assert [statement for statement in found if not starts.match(statement)] == []
 
 
