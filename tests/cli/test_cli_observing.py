@@ -41,7 +41,7 @@ def test_each_of_several_processes_has_the_next_port(program):
 
 
 def test_ports_that_do_not_exist_are_refused_before_any_process_starts(program):
-    for address, said in (("65535", "http 65536"), ("nowhere", "http 'nowhere': is no address")):
+    for address, said in (("65535", "http 65536"), ("nowhere", "http 'nowhere': is not an address")):
         crew = program("worker", "app:hf", "--processes=2", f"--http={address}")
         assert crew.exit_code() == 2
         assert said in crew.said

@@ -64,9 +64,9 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     assert operator.job(dead.id).replay() is JobState.PENDING
     operator.queues.pause("default")
     operator.schedules.pause("double")
-    operator.set_retry_policy("double", RetryPolicy(max_attempts=5))
+    operator.policies.set("double", RetryPolicy(max_attempts=5))
     worker.worker()  # declares its policies and schedules again, and says nothing against the operator
-    assert [row.max_attempts for row in viewer.retry_policies() if row.task == "double"] == [5]
+    assert [row.max_attempts for row in viewer.policies.list() if row.task == "double"] == [5]
     assert viewer.schedules.list()[0].paused_at is not None
 
 
