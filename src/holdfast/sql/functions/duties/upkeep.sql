@@ -1,7 +1,7 @@
 -- The slow duty: make and drop partitions, forget old ids and tombstones, remove orphans, check
 -- heads. Return how many things were done.
 --
--- It reads much, above all while somebody holds an old snapshot, and many workers call it. So it
+-- It reads many rows, most of all while a session holds an old snapshot, and many workers call it. So it
 -- rests if the last run ended less than `rest` ago, or less than twenty times as long ago as it
 -- took, up to a quarter of an hour. The search behind the heads hardly ever finds anything and
 -- reads everything done since that snapshot. So it rests a thousand times as long as it took, up
