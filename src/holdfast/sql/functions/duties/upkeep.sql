@@ -288,8 +288,8 @@ begin
     begin
       -- Autovacuum need not read them because rows come in: see migration 0014.
       execute format(
-        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with '
-        '(vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
+        'create table holdfast.%I (like holdfast.%I including defaults including constraints)
+          with (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
         name, parent);
       -- rows can be deleted even if all tables are published
       execute format('alter table holdfast.%I replica identity full', name);
