@@ -21,11 +21,13 @@ TARGET = 2.0
 # The share that a part may have today. Lower a figure when its part has become better; never raise one.
 CEILINGS = {
     "src": 5.0,
-    "sql": 20.2,
+    "sql": TARGET,
     "docs": TARGET,
     "readme": TARGET,
     "changelog": TARGET,
 }
+# The last migration of a release: this one and all before it, and bootstrap.sql, are never edited.
+LAST_RELEASED = "0024"
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,11 @@ def files_of(part: str) -> list[Path]:
     source, docs = HOUSE / "src" / "holdfast", HOUSE / "docs"
     return {
         "src": sorted(source.rglob("*.py")),
-        "sql": sorted(source.rglob("*.sql")),
+        "sql": [
+            file
+            for file in sorted(source.rglob("*.sql"))
+            if file.stem != "bootstrap" and not "0001" <= file.stem[:4] <= LAST_RELEASED
+        ],
         "docs": [
             # The pages made from the SQL comments and the commands' help are measured where they come from.
             *sorted(set(docs.rglob("*.md")) - {docs / "reference" / "sql.md", docs / "reference" / "cli.md"}),

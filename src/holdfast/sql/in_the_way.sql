@@ -1,5 +1,5 @@
--- Who an installer waits for: other transactions in this database, those that
--- hold something of ours first, then the oldest. Run by schema/apply.py.
+-- List the transactions in this database that an installer waits for: first those that
+-- hold locks on our tables, then the oldest. Run by schema/apply.py.
 select string_agg(description, '; ')
 from (
   select

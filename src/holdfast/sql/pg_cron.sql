@@ -5,7 +5,7 @@ create extension if not exists pg_cron;
 -- Before pg_cron 1.5 write '* * * * *', once a minute, in place of '10 seconds'.
 select cron.schedule_in_database(:'name', '10 seconds', 'set statement_timeout = 0; select holdfast.tick()', :'database');
 
--- pg_cron remembers every run, for ever.
+-- pg_cron keeps a record of every run, so old records are deleted.
 select cron.schedule('holdfast history', '17 3 * * *', $$
   delete from cron.job_run_details
   where command like '%holdfast.tick()%'

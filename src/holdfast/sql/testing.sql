@@ -1,5 +1,5 @@
--- Only for test databases: a clock that can be moved. Everything that Holdfast
--- does in time is judged by holdfast.clock(), so moving it moves everything.
+-- A clock that can be moved, for test databases only. Holdfast takes every time from
+-- holdfast.clock(), so moving this clock moves everything.
 --
 -- The shift is a number of seconds: a day of an interval is 23 or 25 hours long
 -- where the clocks change, and so would differ between sessions.
@@ -23,7 +23,7 @@ as $$
   update holdfast.test_clock set shift = shift + test_advance.seconds;
   select holdfast.clock();
 $$;
-comment on function holdfast.test_advance(double precision) is 'Move the clock of a test database by so much; returns the time.';
+comment on function holdfast.test_advance(double precision) is 'Move the clock of a test database by a number of seconds. Returns the time.';
 
 create function holdfast.test_set(at timestamptz)
 returns timestamptz
@@ -33,6 +33,6 @@ as $$
   update holdfast.test_clock set shift = extract(epoch from test_set.at - clock_timestamp());
   select holdfast.clock();
 $$;
-comment on function holdfast.test_set(timestamptz) is 'Let it be this time in a test database, from where the clock goes on; returns the time.';
+comment on function holdfast.test_set(timestamptz) is 'Set the clock of a test database to a time, from which it continues. Returns the time.';
 
 revoke execute on function holdfast.test_advance(double precision), holdfast.test_set(timestamptz) from public;

@@ -125,7 +125,8 @@ class Duties:
     async def promote_all(self, stop: asyncio.Event) -> None:
         """Promote everything that is due by now, without pauses, even jobs that other workers promote."""
         patient_until = time.monotonic() + PATIENCE
-        await self.fire()
+        with contextlib.suppress(HoldfastError):  # jobs do not wait for an error in schedules
+            await self.fire()
         while not stop.is_set():
             try:
                 await self.promote()

@@ -40,7 +40,7 @@ create type holdfast.returned_attempt as (
   lane_id integer,
   attempt integer,
   worker_id uuid,
-  verb text, -- what becomes of the job: dead, cancelled, failed, snoozed, released or interrupted
+  verb text, -- the next state of the job: dead, cancelled, failed, snoozed, released or interrupted
   error text,
   traceback text,
   wait interval,
@@ -49,4 +49,4 @@ create type holdfast.returned_attempt as (
   ran double precision
 );
 comment on type holdfast.returned_attempt is
-  'An attempt that did not end its job well, and what becomes of the job. Internal to finish().';
+  'An attempt that did not end well, with the next state of its job. Internal to finish().';

@@ -11,7 +11,7 @@
 -- worker can claim only jobs `above` a given priority.
 --
 -- Each lane is read from its head, never from the beginning of the index: see advance.sql.
--- A look into a lane costs 2 to 5 µs, and lanes that nobody asks for cost nothing. The
+-- A look into a lane costs 2 to 5 µs, and lanes outside the claim cost nothing. The
 -- plans are pinned: with a table that was never analyzed, or an eager JIT, a claim takes 4
 -- to 40 times as long.
 -- holdfast: role worker

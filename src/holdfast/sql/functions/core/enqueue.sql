@@ -83,7 +83,7 @@ begin
       and not exists (select from holdfast.retired_lane r where r.lane_id = l.id)
       and (attempts is not null or l.policies_seen = (select w.changes from holdfast.policy_watch w))
     limit 1
-    -- Whether a worker sleeps for this queue and task is asked only if any worker sleeps. Asking
+    -- If any worker sleeps, look below whether it sleeps for this queue and task. Looking
     -- here would cost every enqueue 10 µs.
     returning
       exists (

@@ -307,8 +307,8 @@ $$;
 comment on function holdfast.event_as_seen(holdfast.event, boolean) is
   'Return the data of an event as the caller may see it.';
 
--- Return what is visible now, without what this transaction itself has written. On a standby,
--- also without all numbers after the oldest open transaction, since it does not know which
+-- Return what is visible now, without what this transaction itself has written. A standby
+-- leaves out all numbers after the oldest open transaction too, since it does not know which
 -- later ones are open.
 create or replace function holdfast.seen_now()
 returns pg_snapshot

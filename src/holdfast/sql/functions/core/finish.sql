@@ -17,7 +17,7 @@
 -- Lock order: rows of `live` by id, then everything that hangs on them.
 --
 -- The body is long on purpose: each step that is a function of its own would cost a single
--- report 5 to 10 µs of 170. What only some reports need is in functions.
+-- report 5 to 10 µs of 170. Steps that only some reports need are functions.
 -- holdfast: role worker
 create or replace function holdfast.finish(
   ids uuid[],

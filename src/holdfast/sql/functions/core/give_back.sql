@@ -77,7 +77,7 @@ comment on function holdfast.give_back(
   'Send failed, snoozed, released and interrupted jobs to where they belong. Returns how many reports were '
   'accepted.';
 
--- Decide for each report that does not end its job well what becomes of the job: the `verb`.
+-- Choose the next state of each job whose attempt did not end well: the `verb`.
 create or replace function holdfast.returned_attempts(
   ids uuid[],
   leases uuid[],
@@ -133,7 +133,7 @@ end
 $$;
 comment on function holdfast.returned_attempts(
   uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
-  'Return the accepted reports of attempts that did not end their jobs well, and what becomes of the jobs.';
+  'Return the accepted reports of attempts that did not end well, with the next state of each job.';
 
 -- Write the events of jobs that will be tried again, with their progress. The row in
 -- `running` that holds it is deleted afterwards.

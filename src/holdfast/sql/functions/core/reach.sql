@@ -1,4 +1,4 @@
--- Who the caller is, and which queues the caller may use.
+-- Find the role of the caller, and the queues that it may use.
 --
 -- Holdfast's functions run with their owner's rights, so PostgreSQL does not check the caller's
 -- rights on tables. These functions check them for both roles: the current one and the one that

@@ -4,7 +4,7 @@
 -- Return why a report is refused, with a null sqlstate if it only repeats an accepted one.
 --
 -- HF002: there is no such job. HF001: the lease was lost, because another claim holds the job
--- or has finished it, or because it was taken away and waits again. HF003: nobody holds it,
+-- or has finished it, or because it was taken away and waits again. HF003: the job is not held,
 -- because it was never claimed, or because this lease has already reported another outcome.
 create or replace function holdfast.verdict(id uuid, lease uuid, outcome text)
 returns setof holdfast.refusal

@@ -2,7 +2,7 @@
 --
 -- A queue that claims from the beginning of its index walks over the entries of all
 -- jobs done since the oldest snapshot that anyone holds: 39,000 jobs/s fell to 6,700
--- after 600,000 jobs under one open report. A claim here reads from lane.head on, and
+-- after 600,000 jobs under one open report. A claim reads from the head of its lane, and
 -- the head moves past what is done.
 --
 -- A head may lag, but it must never pass a job that is or will be pending. A
@@ -49,7 +49,7 @@
 -- several transactions lock a row at once, `xmax` is a multixact. It is taken for a number
 -- that has ended, so no head passes that row.
 --
--- What can go wrong
+-- Failures
 --
 -- If the sequence stands below a place it has reached before, it was reset, restored or
 -- replicated, and new jobs would stand behind the heads. Then all heads start over.
@@ -83,7 +83,7 @@ declare
   s bigint; -- the place that this run takes
   open text[]; -- the writers that are open now
   watch holdfast.writer_watch; -- the notes of the last run, updated by this one
-  seen record; -- what is known about the open writers
+  seen record; -- the known facts about the open writers
   late record; -- from where the writers that have ended may have left jobs
   unlocked record; -- the same for the lockers that have ended
   set_back boolean; -- the clock was set back since the last run

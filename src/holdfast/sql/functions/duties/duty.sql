@@ -2,7 +2,7 @@
 -- How one session at a time does a duty, and what is recorded of it.
 --
 -- Each duty has an empty table of its own. The session that does the duty holds a lock on that
--- table until its transaction ends. Only the owner has rights on these tables, so nobody else
+-- table until its transaction ends. Only the owner has rights on these tables, so no other role
 -- can take the lock; any login can take an advisory lock. Locking a row instead would write to
 -- the log several times a second. A table lock writes nothing, and pg_locks names its holder.
 --

@@ -2,7 +2,7 @@
 --
 -- The duty locks the schedules that are due, enqueues their jobs and sets `next_at` to the
 -- next tick, all in one transaction. So a crash leaves either both or neither. A schedule
--- that is locked is looked at a little later, so nobody waits. The primary key of
+-- that is locked is looked at a little later, so no session waits. The primary key of
 -- `schedule_tick` decides whether a tick has had its job.
 --
 -- Ticks that were due while nothing ran:

@@ -2,7 +2,7 @@
 -- What happens to a day past the longest retention, by the setting `disposal`:
 --
 --   drop      it is dropped
---   archive   it is detached and moved to the schema holdfast_archive, which is yours
+--   archive   it is detached and moved to the schema holdfast_archive, where you own it
 --   export    it stays until somebody has exported it (`holdfast export`), and is dropped then
 --
 -- Each needs a lock on the whole table for a moment. It gives up after 50 ms if the table is in

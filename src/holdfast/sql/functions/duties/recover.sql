@@ -2,7 +2,7 @@
 -- Take back the jobs of workers that are not provably alive; returns how many.
 --
 -- A worker is lost when it has sent no heartbeat for its lease time *while recover()
--- was looking*. After an outage nobody is judged, because a 40 s outage would otherwise
+-- was looking*. After an outage no worker is lost, because a 40 s outage would otherwise
 -- declare every live worker dead. A worker gets a whole lease from now if the last look
 -- lies in the future, or is longer ago than usual by half the worker's lease.
 --
@@ -102,7 +102,7 @@ comment on function holdfast.recover(interval, boolean) is
 select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover(interval, boolean)');
 
 -- Note a look at the workers. Give a new lease to those whose silence may only mean that
--- nobody looked. Returns the time of the look before the last: workers heard of since are
+-- no look took place. Returns the time of the look before the last: workers heard of since are
 -- alive.
 create or replace function holdfast.look(now_at timestamptz)
 returns timestamptz
@@ -231,12 +231,12 @@ comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
 
 -- Take held jobs away from their workers; returns how many. The caller has locked them.
 -- Without a reason, their workers were lost, and who_pays() decides about the attempts.
--- With a reason, such as a timeout, each started job pays for itself.
+-- With a reason, such as a timeout, each started job is charged.
 --
 -- A job that was asked to cancel is cancelled. A job that pays with its last attempt is
 -- dead. All others go back to the queue as suspects.
 --
--- The body is long on purpose: it is the table of who pays for a death, row by row.
+-- The body is long on purpose: it decides for each kind of job which ones are charged.
 create or replace function holdfast.take_back(ids uuid[], now_at timestamptz, reason text)
 returns integer
 language plpgsql volatile
@@ -248,7 +248,7 @@ declare
   started record;
   charged uuid[];
   spared uuid[];
-  -- What becomes of each job. Those in `waiting` go back to the queue.
+  -- Sort the jobs by their next state. Those in `waiting` go back to the queue.
   dead uuid[];
   cancelled uuid[];
   waiting uuid[];
@@ -300,7 +300,7 @@ begin
       where s.id in (select j.worker_id from holdfast.live j where j.id = any(ids))
       for update skip locked);
 
-  -- Replace the lease by one that nobody knows. Reports of the old holder are then refused
+  -- Replace the lease by an unknown one. Reports of the old holder are then refused
   -- as lost, wherever the job goes from here.
   update holdfast.live j
   set

@@ -1,7 +1,7 @@
 -- The slow duty: make and drop partitions, forget old ids and tombstones, remove orphans, check
 -- heads. Return how many things were done.
 --
--- It reads much, above all while somebody holds an old snapshot, and many workers call it. So it
+-- It reads many rows, most of all while a session holds an old snapshot, and many workers call it. So it
 -- rests if the last run ended less than `rest` ago, or less than twenty times as long ago as it
 -- took, up to a quarter of an hour. The search behind the heads hardly ever finds anything and
 -- reads everything done since that snapshot. So it rests a thousand times as long as it took, up
@@ -288,8 +288,8 @@ begin
     begin
       -- Autovacuum need not read them because rows come in: see migration 0014.
       execute format(
-        'create table holdfast.%I (like holdfast.%I including defaults including constraints) with '
-        '(vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
+        'create table holdfast.%I (like holdfast.%I including defaults including constraints)
+          with (vacuum_truncate = off, autovacuum_vacuum_insert_threshold = -1)',
         name, parent);
       -- rows can be deleted even if all tables are published
       execute format('alter table holdfast.%I replica identity full', name);

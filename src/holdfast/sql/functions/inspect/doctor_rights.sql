@@ -1,5 +1,5 @@
 -- holdfast: after words
--- What doctor() checks about rights: roles with more rights than their work needs.
+-- The checks of doctor() on rights: roles with more rights than their work needs.
 
 create or replace function holdfast.doctor_rights(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

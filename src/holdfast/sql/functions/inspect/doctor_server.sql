@@ -1,5 +1,5 @@
 -- holdfast: after words
--- What doctor() checks about the server: its version, its settings, its connections, and
+-- The checks of doctor() on the server: its version, its settings, its connections, and
 -- sessions that block others.
 
 create or replace function holdfast.doctor_version(now_at timestamptz)
@@ -40,7 +40,7 @@ returns table (severity text, finding text, remedy text, detail jsonb)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
-  -- What a new session of this role gets, and what others get in this database.
+  -- The settings of a new session of this role, and of other sessions in this database.
   with said as (
     select s.name, s.reset_val as value, null::text as whose from pg_settings s
     union

@@ -1,6 +1,6 @@
 -- holdfast: after words
--- What doctor() checks about our tables: whether everything that the migrations made exists,
--- whether it is maintained, and who else writes to it.
+-- The checks of doctor() on our tables: everything that the migrations made exists, it is
+-- maintained, and no other program writes to it.
 
 create or replace function holdfast.doctor_indexes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

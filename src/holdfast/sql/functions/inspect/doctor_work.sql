@@ -1,5 +1,5 @@
 -- holdfast: after words, why
--- What doctor() checks about the work: duties, heads, workers, jobs that nobody serves, and
+-- The checks of doctor() on the work: duties, heads, workers, jobs that no worker serves, and
 -- habits that hurt later.
 
 create or replace function holdfast.doctor_duties(now_at timestamptz)

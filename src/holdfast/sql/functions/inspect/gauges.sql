@@ -1,4 +1,4 @@
--- What a monitoring system needs to know of the database, in addition to the jobs.
+-- Measures of the database for a monitoring system, in addition to the jobs.
 --
 -- Each value is read from memory or from a few rows, so it may be asked for every few seconds
 -- however many jobs wait. New gauges may be added in any release.

@@ -164,7 +164,7 @@ create or replace view holdfast.queue_health as
 select h.* from holdfast.health() h;
 comment on view holdfast.queue_health is 'The health of each queue: OK, WARNING or CRITICAL, and why.';
 
--- A monitor that misspells a queue must not be told forever that all is well.
+-- A monitor that misspells a queue must not see OK forever.
 create or replace function holdfast.check_known_queue(queue text)
 returns void
 language plpgsql stable

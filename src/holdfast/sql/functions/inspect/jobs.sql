@@ -105,7 +105,7 @@ select
   greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
     r.stage,
   r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
-  -- The estimate if the job continues at its speed so far. It is no function of ours: a reader of a view
+  -- The estimate if the job continues at its speed so far. It is not a function: a reader of a view
   -- needs the rights on its functions.
   case when r.progress between 1 and 100 then
     greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')

@@ -1,5 +1,5 @@
 -- holdfast: after reach
--- What is shown of payloads, results and errors, and to whom. Nothing else decides this.
+-- Decide how much of payloads, results and errors each role sees. Nothing else decides this.
 --
 --   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts
 --   redacted keys    their values are ***** except to operators and the owner

@@ -1,5 +1,5 @@
 -- holdfast: after why
--- Who holds a job, and how a job ended: see why.sql.
+-- The parts of why() for a job that is held or has ended.
 
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)

@@ -1,5 +1,5 @@
 -- holdfast: after why
--- Why a job that nobody holds waits: see why.sql.
+-- The parts of why() for a job that waits.
 
 create or replace function holdfast.why_paused(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -171,7 +171,7 @@ $$;
 comment on function holdfast.why_unserved(holdfast.lane, timestamptz) is
   'Return that no worker takes jobs of this lane, and which workers there are.';
 
--- The job is ready and is served: what goes before it, and what its workers are doing.
+-- The job is ready and is served: name the jobs before it, and the state of its workers.
 --
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_waiting(job holdfast.live, lane holdfast.lane, now_at timestamptz)
@@ -287,7 +287,7 @@ begin
 end
 $$;
 comment on function holdfast.why_waiting(holdfast.live, holdfast.lane, timestamptz) is
-  'Return what goes before a ready job, and what the workers that serve it are doing.';
+  'Return the jobs before a ready job, and the state of the workers that serve it.';
 
 create or replace function holdfast.why_scheduled(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)

@@ -1,5 +1,5 @@
 -- holdfast: after replace
--- What an operator does to jobs and queues. Each call is written to the audit log.
+-- The calls of an operator on jobs and queues. Each is written to the audit log.
 
 create or replace function holdfast.note(action text, target text, detail jsonb default null)
 returns void
@@ -11,8 +11,8 @@ as $$
 $$;
 comment on function holdfast.note(text, text, jsonb) is 'Write a line to the audit log.';
 
--- Cancel jobs. A job that nobody holds is cancelled at once. A held job is marked, and its worker
--- is told: the job is cancelled if it fails, is given back or is lost; if it completes first, it
+-- Cancel jobs. A job that is not held is cancelled at once. A held job is marked, and its worker
+-- learns of it: the job is cancelled if it fails, is given back or is lost; if it completes first, it
 -- is completed. Return for each id `cancelled`, `requested`, the end state that the job had
 -- already, or null if there is no such job.
 --
@@ -166,7 +166,7 @@ begin
       cancel_matching.after));
   last := case when cardinality(ids) = cancel_matching.amount then ids[cardinality(ids)] end;
   if cancel_matching.state is not null then
-    -- The jobs that are still in that state, now that nobody else can change it.
+    -- The jobs that are still in that state, now that no other session can change it.
     ids := array(
       select j.id
       from unnest(ids) i (id)

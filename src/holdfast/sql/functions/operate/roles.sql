@@ -28,7 +28,7 @@ begin
         where a.grantee = r.oid
           and r.rolname in ('holdfast_producer', 'holdfast_worker', 'holdfast_viewer', 'holdfast_operator')
       ),
-      -- what could be granted, and who has it
+      -- everything that can be granted, with its grantees
       thing (kind, name, id, target, privilege, acl) as (
         select 'function', p.proname, p.oid,
           format('%s %s', case p.prokind when 'p' then 'procedure' else 'function' end, p.oid::regprocedure),
