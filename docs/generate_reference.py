@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import click
 import psycopg
 
-from holdfast import calls, embedded, schema
+from holdfast import embedded, schema
 from holdfast.cli.root import COMMANDS, root
 from holdfast.testing.homes import temporary_home
+from holdfast.values import call
 
 HERE = Path(__file__).parent / "reference"
 WIDTH = 100
@@ -139,7 +140,7 @@ def sql_page(connection: psycopg.Connection[Any]) -> str:
 
 def _grouped(functions: list[Function]) -> Iterator[str]:
     known = {name for names in GROUPS.values() for name in names.split()}
-    more = sorted(calls.FUNCTIONS.keys() - known)
+    more = sorted(call.FUNCTIONS.keys() - known)
     for title, names in [*GROUPS.items(), *([("More", " ".join(more))] if more else [])]:
         yield f"## {title}"
         yield ""

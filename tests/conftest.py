@@ -12,9 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 import waiting
 from holdfast import Holdfast, subscribe
-from holdfast.calls import Call
 from holdfast.database import Session
 from holdfast.embedded.binaries import newest_in_wheels
+from holdfast.values.call import Call
 from holdfast.worker import claimer
 from waiting import Told, Work
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import holdfast
 from bench.measure import Bench, Figures, Measure, percentiles
 from bench.peer import Peer
-from holdfast.calls import Claimed
+from holdfast.operations.claiming import Claimed
 from holdfast.worker.context import Context
 
 CALLS = 200_000

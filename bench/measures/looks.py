@@ -25,12 +25,12 @@ def _looks(bench: Bench, peer: Peer, _round: int) -> Figures:
         _fill(connection, waiting)
         first = hf.jobs.list(state="pending", limit=1)[0].id
         looks: dict[str, Callable[[], object]] = {
-            "stats": hf.stats,
+            "stats": hf.stats.count,
             "statistics": hf.stats.recent,
             "by_task": lambda: hf.stats.recent(by="task"),
-            "health": hf.health,
-            "queues": hf.queues,
-            "jobs": hf.jobs,
+            "health": hf.health.check,
+            "queues": hf.queues.list,
+            "jobs": hf.jobs.list,
             "jobs_of_a_queue": lambda: hf.jobs.list(queue="q1", state="pending"),
             "job": hf.job(first).refresh,
         }

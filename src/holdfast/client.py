@@ -61,7 +61,7 @@ from holdfast.values.options import CallKeywords, TaskKeywords, WorkerKeywords
 from holdfast.values.secret import mask_dsn
 
 if TYPE_CHECKING:
-    from holdfast.calls import Call
+    from holdfast.values.call import Call
     from holdfast.worker.context import Context
     from holdfast.worker.worker import Worker
 

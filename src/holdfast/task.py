@@ -30,7 +30,6 @@ from typing import (
 
 import msgspec
 
-from holdfast.calls import Claimed, Report
 from holdfast.values import limits
 from holdfast.values.arguments import Arguments, alternatives
 from holdfast.values.encoding import Unstorable, from_hook, to_json
@@ -54,6 +53,7 @@ from holdfast.values.options import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.operations.claiming import Claimed, Report
     from holdfast.operations.job import Job
     from holdfast.worker.context import Context
 
@@ -292,7 +292,7 @@ class Sending:
 # What surrounds an enqueue and a run, such as a span: it may give the jobs headers, and is told the outcome.
 # It must not raise. A single job comes as a tuple of one.
 AroundEnqueue = Callable[[Iterable[NewJob]], AbstractContextManager[Sending]]
-AroundRun = Callable[[Claimed], AbstractContextManager[Callable[[Report], None]]]
+AroundRun = Callable[["Claimed"], AbstractContextManager[Callable[["Report"], None]]]
 
 
 class Registry:

@@ -7,8 +7,8 @@ import pytest
 from programs import until
 
 from holdfast import Holdfast, JobState
-from holdfast.calls import Claimed, Report
 from holdfast.cli import finished_jobs
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.telemetry import Counted, emit
 
 APP = """

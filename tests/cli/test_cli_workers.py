@@ -5,12 +5,13 @@ from uuid import uuid4
 
 import psycopg
 
-from holdfast import Holdfast, calls, schema
+from holdfast import Holdfast, schema
+from holdfast.operations import claiming, workers
 
 
 def _register(hf: Holdfast, name: str) -> str:
     return hf.carrier.run(
-        calls.register(
+        workers.register(
             name=name,
             queues=["mail", "default"],
             tasks=["a"],
@@ -24,7 +25,7 @@ def _register(hf: Holdfast, name: str) -> str:
 
 def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfast):
     _register(hf, "anchor")
-    hf.carrier.run(calls.leave(_register(hf, "buoy")))
+    hf.carrier.run(workers.leave(_register(hf, "buoy")))
     (row,) = holdfast("workers").rows
     assert row[:5] == ["anchor", "idle", "0", "ship", "42"]
     assert row[7:] == ["mail,default", "1"]
@@ -39,7 +40,7 @@ def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfas
 def test_recover_takes_back_the_jobs_of_a_lost_worker(holdfast, hf: Holdfast, clock):
     job = hf.enqueue("a")
     worker = _register(hf, "anchor")
-    hf.carrier.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=1))
+    hf.carrier.run(claiming.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=1))
     assert holdfast("recover", "--timeout", "10m").out == "Took back 0 jobs.\n"
     clock.advance(minutes=5)
     assert holdfast("recover", "--timeout", "2m").out == "Took back 1 job.\n"

@@ -11,9 +11,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.calls import Call
 from holdfast.database import Session
 from holdfast.task import named_job
+from holdfast.values.call import Call
 from holdfast.worker import claimer, duties, keeper, loop
 
 # What was counted, and how much is let through: a batch more or less depends on who is faster, the worker or

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast import calls
+from holdfast.values import call
 
 OURS = "p.pronamespace = 'holdfast'::regnamespace"
 
@@ -107,9 +107,9 @@ def test_a_role_that_may_call_a_function_needs_no_right_on_any_table(sql):
         sql("drop role holdfast_caller")
 
 
-@pytest.mark.parametrize("name", sorted(calls.FUNCTIONS))
+@pytest.mark.parametrize("name", sorted(call.FUNCTIONS))
 def test_python_believes_of_a_function_what_the_catalog_says(sql, name):
-    function = calls.FUNCTIONS[name]
+    function = call.FUNCTIONS[name]
     ((names, types),) = sql(
         "select coalesce(p.proargnames[1:p.pronargs], '{}'), "
         "array(select format_type(t, null) from unnest(p.proargtypes) with ordinality a (t, n) order by n) "

@@ -6,7 +6,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.calls import Claimed, Refusal, Report
+from holdfast.operations.claiming import Claimed, Refusal, Report
 from holdfast.telemetry import Counted, emit, subscribe
 from holdfast.telemetry.metrics import Family, Metrics, exposition
 from holdfast.telemetry.metrics.process import MOST_KEYS, OTHER

@@ -4,9 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.calls import Call
 from holdfast.operations.base import Blocking, Load, Namespace, operation, twin
 from holdfast.operations.dead import Dead
+from holdfast.values.call import Call
 from holdfast.values.errors import BadInput, UnknownMethod, UnknownOption
 
 

@@ -6,8 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import BadValue, Context, Holdfast, JobState, Retry, RetryPolicy, calls
-from holdfast.calls import Call
+from holdfast import BadValue, Context, Holdfast, JobState, Retry, RetryPolicy
+from holdfast.operations import attempts
+from holdfast.values.call import Call
 
 
 @pytest.fixture
@@ -89,12 +90,12 @@ def test_a_job_that_was_taken_away_before_it_began_does_not_begin(hf: Holdfast, 
     async def pay() -> None:
         ran.append(1)
 
-    start_one = calls.start_one
+    start_one = attempts.start_one
 
     def under_another_lease(job_id: str, _lease: str, **options: Any) -> Call[list[str]]:
         return start_one(job_id, str(uuid4()), **options)
 
-    monkeypatch.setattr(calls, "start_one", under_another_lease)
+    monkeypatch.setattr(attempts, "start_one", under_another_lease)
     job = pay.enqueue()
     worker = hf.worker()
     done = threading.Thread(target=worker.run)

@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, JobState
-from holdfast.calls import Claimed
 from holdfast.database import Session
+from holdfast.operations.claiming import Claimed
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.held import HeldJobs

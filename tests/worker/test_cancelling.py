@@ -8,7 +8,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState, calls
+from holdfast import Context, Holdfast, JobState
+from holdfast.operations import claiming, workers
 from holdfast.task import named_job
 
 
@@ -175,7 +176,7 @@ def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
     for _ in range(5):
         hf.enqueue("a")
     worker = hf.carrier.run(
-        calls.register(
+        workers.register(
             name=None,
             queues=None,
             tasks=["a"],
@@ -185,6 +186,6 @@ def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
             version=None,
         )
     )
-    hf.carrier.run(calls.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))
+    hf.carrier.run(claiming.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))
     done = asyncio.run(hf.jobs.acancel_matching(task="a")) if is_async else hf.jobs.cancel_matching(task="a")
     assert done == (3, 2)

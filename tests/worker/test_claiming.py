@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from holdfast import Context, Holdfast, JobState, calls
+from holdfast import Context, Holdfast, JobState
+from holdfast.operations import claiming
 from holdfast.worker import claimer, duties
 
 
@@ -108,13 +109,13 @@ def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
 def claims(monkeypatch):
     """How many jobs each claim has asked for."""
     asked = []
-    claim = calls.claim
+    claim = claiming.claim
 
     def noted(**options):
         asked.append(options["amount"])
         return claim(**options)
 
-    monkeypatch.setattr(calls, "claim", noted)
+    monkeypatch.setattr(claiming, "claim", noted)
     return asked
 
 

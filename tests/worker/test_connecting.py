@@ -14,7 +14,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing, calls
+from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing
+from holdfast.operations import workers
 from holdfast.operations.queues import Queues
 from holdfast.values.job import NewJob
 
@@ -252,7 +253,7 @@ def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast):
         await asyncio.gather(session.open(), session.open())
         before = session._connection
         assert before is not None
-        assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        assert await session.run(workers.channel("mail")) == "holdfast_mail"
         assert session._connection is before
         await session.close()
 
@@ -263,7 +264,7 @@ def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast):
     async def main():
         heard = asyncio.Event()
         session = hf.database.listening_session(
-            deadline=10, channels=[calls.channel("mail")], heard=heard.set, lost=lambda _: None
+            deadline=10, channels=[workers.channel("mail")], heard=heard.set, lost=lambda _: None
         )
         await session.open()
         assert heard.is_set()  # it may have missed something before
@@ -292,7 +293,7 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
                 await waiting
             await held.rollback()
             await held.close()
-            assert await session.run(calls.channel("mail")) == "holdfast_mail"
+            assert await session.run(workers.channel("mail")) == "holdfast_mail"
         await session.close()
 
     asyncio.run(main())
@@ -301,7 +302,7 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
 @pytest.fixture
 def sleeper(hf: Holdfast):
     """A session, and a worker's words that it falls asleep and has work: each waits for the worker's row."""
-    registration = calls.register(
+    registration = workers.register(
         name=None,
         queues=None,
         tasks=None,
@@ -311,7 +312,7 @@ def sleeper(hf: Holdfast):
         version="1",
     )
     worker = hf.carrier.run(registration)
-    return hf.database.session(), calls.sleep(worker), calls.sleep(worker, above=0)
+    return hf.database.session(), workers.sleep(worker), workers.sleep(worker, above=0)
 
 
 @contextlib.asynccontextmanager
@@ -333,11 +334,11 @@ def test_a_plain_call_that_takes_too_long_is_cut_off(hf: Holdfast, sleeper, know
     session, sleep, wake_up = sleeper
 
     async def main():
-        await session.run(sleep if known else calls.channel("mail"))
+        await session.run(sleep if known else workers.channel("mail"))
         async with locked_workers(hf.dsn):
             with pytest.raises(DatabaseUnavailable, match=r"no answer within 0\.2 s"):
                 await session.run(wake_up if known else sleep, deadline=0.2)
-        assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        assert await session.run(workers.channel("mail")) == "holdfast_mail"
         await session.close()
 
     asyncio.run(main())
@@ -363,7 +364,7 @@ def test_a_plain_call_that_is_cancelled_leaves_a_session_that_works(
             with pytest.raises(asyncio.CancelledError):
                 await task
         assert (session._connection is before) is nearly_done
-        assert await session.run(calls.channel("mail")) == "holdfast_mail"
+        assert await session.run(workers.channel("mail")) == "holdfast_mail"
         await session.close()
 
     asyncio.run(main())

@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 
-from holdfast.calls import Claimed, Report
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.worker.held import HeldJobs
 
 

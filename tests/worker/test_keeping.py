@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState, calls
-from holdfast.calls import Call
+from holdfast import Context, Holdfast, JobState
 from holdfast.database import Session
+from holdfast.operations import claiming
+from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
 
 
@@ -188,13 +189,13 @@ def test_a_claim_that_comes_true_after_it_was_asked_for_is_given_back(
         return answer
 
     claims: list[dict[str, Any]] = []
-    claim = calls.claim
+    claim = claiming.claim
 
     def noted(**options: Any) -> Call[Any]:
         claims.append(options)
         return claim(**options)
 
-    monkeypatch.setattr(calls, "claim", noted)
+    monkeypatch.setattr(claiming, "claim", noted)
     monkeypatch.setattr(Session, "run", run_late)
     hf.enqueue_many(note.call() for _ in range(10))
     work(lease_time=2)

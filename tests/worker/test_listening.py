@@ -12,8 +12,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from holdfast import calls
 from holdfast.database import Database, Session
+from holdfast.operations import duties, workers
 from holdfast.values.errors import DatabaseUnavailable
 
 BACKEND = "select pid from pg_stat_activity where datname = current_database() and application_name = 'ears'"
@@ -36,7 +36,7 @@ def hears(holdfast_dsn, request):
     def hears(test: Callable[[Session, Ears], Awaitable[None]]) -> None:
         async def main() -> None:
             async with listening(holdfast_dsn) as (session, ears):
-                await session.run(calls.advance())
+                await session.run(duties.advance())
                 await ears.news.wait()  # it has connected
                 ears.news.clear()
                 async with asyncio.timeout(15):
@@ -54,7 +54,7 @@ async def listening(dsn: str) -> AsyncIterator[tuple[Session, Ears]]:
     session = Database(dsn).listening_session(
         ("application_name", "ears"),
         deadline=10,
-        channels=[calls.channel("*")],
+        channels=[workers.channel("*")],
         heard=ears.news.set,
         lost=ears.lost.append,
     )
@@ -74,7 +74,7 @@ def holder(holdfast_dsn) -> Iterator[psycopg.Connection]:
 async def held_up(session: Session, ask, until, holder: psycopg.Connection) -> "asyncio.Task[int]":
     """A call that waits in the server for a duty that another session holds."""
     holder.execute(LOCK)
-    call = asyncio.create_task(session.run(calls.recover(timedelta(days=1))))
+    call = asyncio.create_task(session.run(duties.recover(timedelta(days=1))))
     await asyncio.to_thread(until, lambda: ask(f"{BACKEND} and wait_event = 'relation'"))
     return call
 
@@ -94,7 +94,7 @@ def test_what_comes_between_calls_is_heard(ask, hears):
             notify(ask)
             await ears.news.wait()
             ears.news.clear()
-            await session.run(calls.advance())
+            await session.run(duties.advance())
             assert not ears.news.is_set(), "told twice"
         assert not ears.lost
 
@@ -120,7 +120,7 @@ def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_
         assert len(ears.lost) == 1
         assert connection._watched is None
         ears.news.clear()
-        await session.run(calls.advance())
+        await session.run(duties.advance())
         assert ears.news.is_set(), "something may have been missed"
         ears.news.clear()
         notify(ask)
@@ -140,7 +140,7 @@ def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears, holder)
         assert connection._watched is None
         holder.commit()
         assert len(ears.lost) == 1
-        await session.run(calls.advance())
+        await session.run(duties.advance())
         assert len(ears.lost) == 1
 
     hears(test)
@@ -168,7 +168,7 @@ def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears, holder):
         holder.execute(LOCK)
         connection = session._connection
         with pytest.raises(DatabaseUnavailable, match="no answer within"):
-            await session.run(calls.recover(timedelta(days=1)), deadline=0.05)
+            await session.run(duties.recover(timedelta(days=1)), deadline=0.05)
         assert connection._watched is None
         assert len(ears.lost) == 1
 
@@ -193,9 +193,9 @@ def test_a_line_that_was_cut_off_as_its_answer_came_is_not_used_again(hears):
     async def test(session, ears):
         cut = session._connection
         cut.was_cut_off = True
-        await session.run(calls.advance())
+        await session.run(duties.advance())
         assert cut.closed
-        await session.run(calls.advance())
+        await session.run(duties.advance())
 
     hears(test)
 
@@ -209,7 +209,7 @@ def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call
         hung_up.register(session._connection.fileno(), 0)  # a server is no longer listed before it hangs up
         await asyncio.to_thread(until, lambda: hung_up.poll(0))
         with pytest.raises(DatabaseUnavailable) as error:
-            await session.run(calls.advance())
+            await session.run(duties.advance())
         assert "no answer within" not in str(error.value)
         assert len(ears.lost) == 1
 
@@ -225,7 +225,7 @@ def test_calls_go_on_where_no_more_files_can_be_opened(hears, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(os, "dup", full)
             for _ in range(2):
-                await session.run(calls.advance())
+                await session.run(duties.advance())
         assert not ears.lost
 
     hears(test)
@@ -235,7 +235,7 @@ def test_calls_at_once_do_not_get_in_each_others_way(ask, hears):
     async def test(session, ears):
         for _ in range(20):
             notify(ask)
-            await asyncio.gather(*(session.run(calls.advance()) for _ in range(5)), ears.news.wait())
+            await asyncio.gather(*(session.run(duties.advance()) for _ in range(5)), ears.news.wait())
             ears.news.clear()
         assert not ears.lost
 

@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from holdfast import Holdfast, NewJob
-from holdfast.calls.base import one
 from holdfast.operations import enqueue
+from holdfast.values.call import one
 from holdfast.values.errors import UnexpectedError
 
 

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from holdfast.calls import Claimed, Report
 from holdfast.cli.output import clean
 from holdfast.cli.times import span
 from holdfast.client import Holdfast
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.telemetry import subscribe
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobSnapshot

@@ -26,8 +26,8 @@ try:
 except ImportError as error:  # pragma: no cover - only if the extra is not installed
     raise ImportError("OpenTelemetry is not installed; pip install 'holdfast[otel]'") from error
 
-from holdfast.calls import Claimed, Report
 from holdfast.client import Holdfast
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Sending
 from holdfast.values.job import NewJob
 

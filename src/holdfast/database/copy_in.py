@@ -27,8 +27,8 @@ from psycopg import AsyncConnection, Connection
 from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
-from holdfast import calls
-from holdfast.calls import Call, Place
+from holdfast.database import enqueue_many
+from holdfast.database.enqueue_many import Place
 from holdfast.database.libpq import codec_of
 from holdfast.database.statements import (
     CallerAsyncConnection,
@@ -40,6 +40,7 @@ from holdfast.database.statements import (
 )
 from holdfast.database.translation import translated
 from holdfast.values import limits
+from holdfast.values.call import Call
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobId, NewJob
 
@@ -175,14 +176,14 @@ class _Load:
                 here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
                 known = known | here if len(known) < PLACES else here
                 wanted = list(known)
-                found = yield calls.places(wanted)
+                found = yield enqueue_many.places(wanted)
                 if found[0].may_copy:
                     yield self._lines(_LineWriter(wanted, found))
                     if self._batch is None:
                         self._batch = next(self._batches, None)
                     continue
                 self._may_copy = False
-            self.ids += yield calls.enqueue_many(batch)
+            self.ids += yield enqueue_many.enqueue_many(batch)
             self._batch = next(self._batches, None)
 
     def _lines(self, writer: "_LineWriter") -> Iterable[bytes]:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from psycopg import Connection, sql
 
-from holdfast.calls import Function
 from holdfast.database.translation import translated
+from holdfast.values.call import Function
 
 CHUNK = 1 << 20
 # The same text, whatever the role or the database prefers.

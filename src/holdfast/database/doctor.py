@@ -7,23 +7,35 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import Connection
 from psycopg.rows import scalar_row
 
-from holdfast import calls, schema
-from holdfast.calls import Finding
+from holdfast import schema
 from holdfast.database.pooler import share_sessions
 from holdfast.database.pools import Database
 from holdfast.database.statements import run_on
+from holdfast.values.call import Call, Rows, function
 from holdfast.values.errors import NotReady, SchemaMissing, SchemaOutdated, SchemaTooNew
 
 SEVERITIES = ("critical", "warning", "info", "ok")
 MOST_SKEW = 2.0
 SLOW_TRIP = 0.05
 _TRIPS = 5
+
+_doctor = function("doctor", "healthy boolean")
+
+
+class Finding(NamedTuple):
+    """What a check of the doctor found; `severity` is `critical`, `warning`, `info`, or `ok` for nothing."""
+
+    name: str
+    severity: str
+    finding: str | None
+    remedy: str | None
+    detail: dict[str, Any] | None
 
 
 def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
@@ -38,7 +50,7 @@ def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
         for name, check in checks.items():
             findings += _findings(name, check, connection, healthy=healthy)
         if not any(finding.name == "schema" and finding.severity == "critical" for finding in findings):
-            findings_of_server = run_on(connection, calls.doctor(healthy=healthy))
+            findings_of_server = run_on(connection, doctor(healthy=healthy))
             findings += findings_of_server
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -128,3 +140,12 @@ def _sentence(error: NotReady) -> str:
 
 def _scalar(connection: Connection[Any], query: str) -> Any:
     return connection.cursor(row_factory=scalar_row).execute(query).fetchone()
+
+
+def doctor(*, healthy: bool = False) -> Call[list[Finding]]:
+    """With `healthy` also the checks that found nothing."""
+    return _doctor(_read_findings, healthy)
+
+
+def _read_findings(rows: Rows) -> list[Finding]:
+    return [Finding._make(row) for row in rows]

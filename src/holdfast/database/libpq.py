@@ -28,8 +28,8 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 from psycopg.types.string import TextLoader
 
-from holdfast.calls import Call, Function, Rows
 from holdfast.database.statements import call_text
+from holdfast.values.call import Call, Function, Rows
 
 T = TypeVar("T")
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from holdfast.calls import Call
 from holdfast.database.copy_in import aload_on, load_on
 from holdfast.database.statements import arun_on, run_on
+from holdfast.values.call import Call
 from holdfast.values.job import JobId, NewJob
 
 T = TypeVar("T")

@@ -35,8 +35,7 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.pq import TransactionStatus
 
-from holdfast import calls
-from holdfast.calls import Call
+from holdfast.database import enqueue_many
 from holdfast.database.copy_in import SMALLEST_COPY, Batch, aload, batches, load
 from holdfast.database.libpq import NEVER_RAN, LibpqAsyncConnection, LibpqConnection
 from holdfast.database.outage import Outage
@@ -53,6 +52,7 @@ from holdfast.database.session import (
 )
 from holdfast.database.statements import arun_on, run_on
 from holdfast.database.translation import translated
+from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.values.job import JobId, NewJob
 
@@ -113,14 +113,14 @@ class Database:
         """Enqueue all of these jobs or none, and return their ids."""
         first, rest = _first_of(batches(jobs))
         if len(first) < SMALLEST_COPY:  # and there are no more: one call is one transaction
-            return [*self.run(calls.enqueue_many(first))] if first else []
+            return [*self.run(enqueue_many.enqueue_many(first))] if first else []
         with self.pooled_connection() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
         first, rest = _first_of(batches(jobs))
         if len(first) < SMALLEST_COPY:
-            return [*await self.arun(calls.enqueue_many(first))] if first else []
+            return [*await self.arun(enqueue_many.enqueue_many(first))] if first else []
         async with self.apooled_connection() as connection, connection.transaction():
             return await aload(connection, rest, streaming=True)
 

@@ -14,12 +14,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import Diagnostic
 from psycopg.rows import tuple_row
 
-from holdfast.calls import Call
 from holdfast.database.libpq import LibpqAsyncConnection, ListeningConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pooler import Pooler
 from holdfast.database.statements import statement
 from holdfast.database.translation import closed, collisions, translated, unavailable
+from holdfast.values.call import Call
 from holdfast.values.errors import BadValue, DatabaseUnavailable, HoldfastError
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from psycopg import AsyncConnection, AsyncCursor, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
-from holdfast.calls import Call, Function
 from holdfast.database.translation import translated
+from holdfast.values.call import Call, Function
 from holdfast.values.errors import BadValue
 
 T = TypeVar("T")

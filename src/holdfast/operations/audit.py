@@ -3,9 +3,9 @@
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from holdfast.calls.base import Call, function
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
+from holdfast.values.call import Call, function
 from holdfast.values.renamed import renamed
 
 _audit_log = function(

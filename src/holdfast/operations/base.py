@@ -33,7 +33,7 @@ from typing import (
     overload,
 )
 
-from holdfast.calls.base import Call
+from holdfast.values.call import Call
 from holdfast.values.errors import UnknownMethod, UnknownOption
 from holdfast.values.job import JobId, NewJob
 

@@ -4,10 +4,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast.calls.base import Call, function, nothing, one
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.snapshots import SNAPSHOT, read_snapshots
 from holdfast.values import limits
+from holdfast.values.call import Call, function, nothing, one
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.renamed import renamed
 

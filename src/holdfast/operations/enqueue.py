@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from holdfast.calls.base import Call, Rows, function, interval
+from holdfast.values.call import Call, Rows, function, interval
 from holdfast.values.job import NewJob
 
 T = TypeVar("T")

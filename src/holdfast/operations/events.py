@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from holdfast.calls.base import Call, function, one
 from holdfast.operations.base import Namespace
 from holdfast.operations.results import End, ends_of
 from holdfast.operations.snapshots import unknown
 from holdfast.values import limits
+from holdfast.values.call import Call, function, one
 from holdfast.values.encoding import shown
 
 # After this many empty reads, the cursor moves by itself.
@@ -170,5 +170,5 @@ def read_events(
 
 
 def event_cursor(job_id: UUID | None) -> Call[str]:
-    """Answers with the cursor of this moment in the events of a job, or else of a queue or all."""
+    """Return the cursor of this moment in the events of a job, or else of a queue or all."""
     return _event_cursor(one, job_id)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from holdfast.calls import Call
 from holdfast.database import Connection, Database, run_on
 from holdfast.database.copy_out import copy_out
 from holdfast.operations.retention import (
@@ -31,6 +30,7 @@ from holdfast.operations.retention import (
     mark_exported,
 )
 from holdfast.values import limits
+from holdfast.values.call import Call
 
 _SHAPES: tuple[Shape, ...] = ("csv", "jsonl")
 _DAY = timedelta(days=1)

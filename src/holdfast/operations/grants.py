@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.calls.base import Call, function, nothing, one
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
+from holdfast.values.call import Call, function, nothing, one
 
 _grant_queues = function("grant_queues", "role text, queues text[]")
 _revoke_queues = function("revoke_queues", "role text, queues text[]")

@@ -3,12 +3,12 @@
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
-from holdfast.calls.base import Call, Rows, function
-from holdfast.calls.diagnosis import Finding
 from holdfast.database import examine
+from holdfast.database.doctor import Finding
 from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
 from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
 from holdfast.values import limits
+from holdfast.values.call import Call, Rows, function
 
 Status = Literal["OK", "WARNING", "CRITICAL"]
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
-from holdfast.calls.base import Call
 from holdfast.operations.base import Carrier, Namespace, Steps, operation, twin
 from holdfast.operations.dead import Dead
 from holdfast.operations.events import Event
 from holdfast.operations.jobs import Jobs
 from holdfast.values import limits
+from holdfast.values.call import Call
 from holdfast.values.job import JobId, JobSnapshot
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 from uuid import UUID
 
-from holdfast.calls.base import Call, Rows, function, interval, one
 from holdfast.operations.base import Namespace, Steps, operation, twin
 from holdfast.operations.results import agather, gather
 from holdfast.operations.snapshots import get_job, list_jobs
 from holdfast.values import limits
+from holdfast.values.call import Call, Rows, function, interval, one
 from holdfast.values.encoding import shown
 from holdfast.values.errors import suggest
 from holdfast.values.job import JobSnapshot, JobState

@@ -3,9 +3,9 @@
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from holdfast.calls.base import Call, function, nothing, one
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
+from holdfast.values.call import Call, function, nothing, one
 from holdfast.values.retry import RetryPolicy
 
 _POLICY = (

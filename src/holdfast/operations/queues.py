@@ -3,8 +3,8 @@
 from datetime import datetime
 from typing import NamedTuple
 
-from holdfast.calls.base import Call, function, nothing
 from holdfast.operations.base import Namespace, operation, twin
+from holdfast.values.call import Call, function, nothing
 
 _pause = function("pause", "queue text")
 _resume = function("resume", "queue text")

@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from holdfast.calls.base import Call, function, nothing
 from holdfast.operations.snapshots import find_job, unknown
 from holdfast.values import arrays, limits
+from holdfast.values.call import Call, function, nothing
 from holdfast.values.encoding import Unstorable, from_json
 from holdfast.values.errors import BadResult, HoldfastError, JobCancelled, JobFailed
 from holdfast.values.job import JobSnapshot
@@ -46,7 +46,7 @@ def await_no_more(ids: Sequence[str], channel: str) -> Call[None]:
 
 
 def ends_of(ids: Sequence[str]) -> Call[list[End]]:
-    """Answers for those that have ended."""
+    """Return the ends of those that have ended."""
     return _ends.plain(lambda rows: [End._make(row) for row in rows], arrays.words(ids))
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.calls.base import Call, function, one
 from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.values.call import Call, function, one
 
 if TYPE_CHECKING:
     from holdfast.operations.exporting import Exported

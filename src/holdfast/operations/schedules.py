@@ -13,12 +13,12 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.calls.base import Call, Rows, column, function, interval, one
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.job import Job
 from holdfast.task import Task, named_job
 from holdfast.telemetry import emit
 from holdfast.values import limits, schedule
+from holdfast.values.call import Call, Rows, column, function, interval, one
 from holdfast.values.encoding import shown
 from holdfast.values.errors import BadArguments, BadValue, UnknownOption
 from holdfast.values.job import NewJob, Priority
@@ -232,7 +232,7 @@ class Schedules(Namespace):
 
 
 def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
-    """Answers when it runs next. What is said has the names of the function's parameters."""
+    """Return when it runs next. What is said has the names of the function's parameters."""
     values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
     return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
 

@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
-from holdfast.calls.base import Call, Row, function
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
+from holdfast.values.call import Call, Row, function
 from holdfast.values.errors import UnknownOption
 
 Duration = timedelta | float

@@ -3,7 +3,7 @@
 from typing import Any
 from uuid import UUID
 
-from holdfast.calls.base import Call, Row, Rows, function, one
+from holdfast.values.call import Call, Row, Rows, function, one
 from holdfast.values.encoding import shown
 from holdfast.values.errors import JobNotFound
 from holdfast.values.job import JobSnapshot, JobState

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
-from holdfast.calls.base import Call, Row, function, one
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
+from holdfast.values.call import Call, Row, function, one
 
 By = Literal["queue", "task"]
 

@@ -4,10 +4,22 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from holdfast import calls
-from holdfast.calls.base import Call, function
+from holdfast.operations import duties
 from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.values import arrays
+from holdfast.values.call import Call, function, interval, one, texts
 
+_register = function(
+    "register",
+    "name text, queues text[], tasks text[], lease_time interval, host text, pid integer, version text",
+    "register::text",
+)
+_heartbeat = function("heartbeat", "worker uuid")
+_sleep = function("sleep", "worker uuid, asleep boolean, above integer")
+_leave = function("leave", "worker uuid")
+_disown = function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
+_channel = function("channel", "queue text")
+_cancels = function("cancels", "worker uuid", "id::text, lease::text")
 _list_workers = function("list_workers")
 
 
@@ -36,7 +48,7 @@ class Workers(Namespace):
 
         Workers do this by themselves. With a `timeout`, a worker that was silent for this long is lost.
         """
-        return calls.recover(timeout)
+        return duties.recover(timeout)
 
     arecover = twin(recover)
 
@@ -44,7 +56,7 @@ class Workers(Namespace):
     def tick(self) -> Steps[list[tuple[str, str | None]]]:
         """Run every duty once, and return each with its error, if any: for a database without workers."""
         done: list[tuple[str, str | None]] = yield Blocking(
-            lambda: self._holdfast.database.run_patiently(calls.tick())
+            lambda: self._holdfast.database.run_patiently(duties.tick())
         )
         return done
 
@@ -60,3 +72,42 @@ class Workers(Namespace):
 
 def list_workers() -> Call[list[WorkerRow]]:
     return _list_workers(lambda rows: [WorkerRow._make(row) for row in rows])
+
+
+def register(
+    *,
+    name: str | None,
+    queues: list[str] | None,
+    tasks: list[str] | None,
+    lease_time: timedelta,
+    host: str,
+    pid: int,
+    version: str,
+) -> Call[str]:
+    return _register.plain(one, name, texts(queues), texts(tasks), interval(lease_time), host, pid, version)
+
+
+def heartbeat(worker: str) -> Call[datetime]:
+    return _heartbeat.plain(one, worker)
+
+
+def sleep(worker: str, *, above: int | None = None) -> Call[bool]:
+    """Return whether a transaction that may hold new jobs is open, of which nobody may tell us."""
+    return _sleep.plain(one, worker, True, above)
+
+
+def leave(worker: str) -> Call[int]:
+    return _leave.plain(one, worker)
+
+
+def disown(worker: str, held: list[str], in_flight: list[str], before: datetime) -> Call[int]:
+    return _disown.plain(one, worker, arrays.words(held), arrays.words(in_flight), before)
+
+
+def cancels(worker: str) -> Call[list[tuple[str, str]]]:
+    """Return the id and the lease of each job that this worker holds and somebody called off."""
+    return _cancels.plain(lambda rows: [(row[0], row[1]) for row in rows], worker)
+
+
+def channel(queue: str) -> Call[str]:
+    return _channel.plain(one, queue)

@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 
-from holdfast.calls import Call, Function, Rows
 from holdfast.database import arun_on, run_on
 from holdfast.values import limits
+from holdfast.values.call import Call, Function, Rows
 from holdfast.values.errors import UnknownOption
 
 PARTS = ("weeks", "days", "hours", "minutes", "seconds", "milliseconds", "microseconds")
 
-# Not in `calls`, because only test databases have these functions.
+# Not in `operations`, because only test databases have these functions.
 _now = Function("clock", {})
 _advance = Function("test_advance", {"seconds": "double precision"})
 _set = Function("test_set", {"at": "timestamptz"})

@@ -12,8 +12,8 @@ heartbeats.
 from typing import Any, NoReturn
 from uuid import UUID
 
-from holdfast import calls
 from holdfast.client import Holdfast
+from holdfast.operations import duties
 from holdfast.operations.snapshots import find_job
 from holdfast.operations.workers import list_workers
 from holdfast.task import Task
@@ -127,7 +127,7 @@ class Crashes:
 def _found_lost(lost: Lost) -> Steps[None]:
     for _ in range(MOST_LOOKS):
         yield clocks.advance(lost.lease_time / LOOKS_IN_A_LEASE)
-        yield calls.recover()
+        yield duties.recover()
         if UUID(lost.worker) in {row.id for row in (yield list_workers()) if row.status == "lost"}:
             return
     raise HoldfastError(f"worker {lost.worker} was not taken for lost", hint="Does somebody hold a lock?")

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from holdfast import calls
 from holdfast.client import Holdfast
+from holdfast.operations import duties
 from holdfast.operations.snapshots import list_jobs
 from holdfast.testing.stage import Stage
 from holdfast.testing.steps import Shift, Steps, acarry, carry, refuse_in_a_loop
@@ -45,7 +45,7 @@ def draining(options: Mapping[str, Any], stage: Stage | None = None) -> Steps[No
 
 
 def _promoting() -> Steps[None]:
-    for duty in (calls.fire, calls.promote):
+    for duty in (duties.fire, duties.promote):
         wait = timedelta(0)
         while wait is not None and wait <= timedelta(0):
             wait = yield duty()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal, NamedTuple
 
-from holdfast.calls import Claimed
+from holdfast.operations.claiming import Claimed
 
 Moment = Literal["before", "during", "after"]
 

@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from holdfast import calls
-from holdfast.calls import Claimed, Report
 from holdfast.database import Database
+from holdfast.operations import attempts
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Registry
 from holdfast.testing.stage import Crash, HandlerError, Lost, Stage
 from holdfast.values.job import Failed
@@ -65,7 +65,7 @@ class StagedExecutor(Executor):
         if (crashed and stage.ends("during", job)) or (began and stage.ends("after", job)):
             # As if the job had run long enough for its start to be recorded. Otherwise the crash would not
             # count for this job.
-            await self._record(calls.start([job.id], [job.lease], [FLUSH_SECONDS]))
+            await self._record(attempts.start([job.id], [job.lease], [FLUSH_SECONDS]))
             await self._lose(job)
         return report
 

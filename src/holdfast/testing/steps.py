@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from holdfast.calls import Call
 from holdfast.client import Holdfast
 from holdfast.testing.stage import Stage
+from holdfast.values.call import Call
 from holdfast.values.errors import HoldfastError
 
 if TYPE_CHECKING:

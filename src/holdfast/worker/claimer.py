@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from uuid import uuid4
 
-from holdfast import calls
-from holdfast.calls import Claimed
 from holdfast.database import Session
+from holdfast.operations import claiming, workers
+from holdfast.operations.claiming import Claimed
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.held import HeldJobs
@@ -143,7 +143,7 @@ class Claimer:
         if self._late_commits:
             # Before the claim: when no such transaction is open any more, the claim sees what they have
             # committed.
-            self._late_commits = await self._session.run(calls.sleep(self.worker))
+            self._late_commits = await self._session.run(workers.sleep(self.worker))
         was_resting = self._asleep and self._was_idle and time.monotonic() - self._idle_since > QUIET_SECONDS
         jobs = await self._claim(amount)
         self._common_priority = jobs[-1].priority if jobs else self._common_priority
@@ -162,7 +162,7 @@ class Claimer:
         if self._listens and not self._asleep:
             # Register as asleep first and claim once more. Jobs enqueued in between have sent no
             # notification.
-            self._late_commits = await self._session.run(calls.sleep(self.worker))
+            self._late_commits = await self._session.run(workers.sleep(self.worker))
             self._asleep, self._above = True, None
             self._poll = FIRST_POLL
             return 0.0
@@ -240,7 +240,7 @@ class Claimer:
     async def _claim(self, amount: int, *, above: int | None = None) -> list[Claimed]:
         lease, worker, begun = self._lease or str(uuid4()), self.worker, time.monotonic()
         self._lease = ""
-        claim = calls.claim(
+        claim = claiming.claim(
             worker=worker, lease=lease, queues=self._queues, tasks=self._tasks, amount=amount, above=above
         )
         self._held.in_flight.add(lease)
@@ -253,7 +253,7 @@ class Claimer:
                 emit("claim.failed", error=error)
                 self._held.claim_doubted_at = time.monotonic()
                 await asyncio.sleep(FIRST_POLL)
-                jobs = await self._session.run(calls.claimed(worker=worker, lease=lease))
+                jobs = await self._session.run(claiming.claimed(worker=worker, lease=lease))
             emit("jobs.claimed", worker=worker, jobs=Counted(jobs), seconds=time.monotonic() - begun)
             self._report_claimed(len(jobs))
             return self._held.take(lease, jobs)
@@ -277,7 +277,7 @@ class Claimer:
         if needed and self._listens:
             # If the reply is lost, the registered priority is unknown, and is registered again.
             self._asleep, self._late_commits, self._above = False, False, None
-            await self._session.run(calls.sleep(self.worker, above=priority))
+            await self._session.run(workers.sleep(self.worker, above=priority))
             self._sleep_said_at, self._above = self._claimed_at, priority
 
     def _idle_pause(self) -> float:

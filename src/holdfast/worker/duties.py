@@ -10,10 +10,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
 
-from holdfast import calls
-from holdfast.calls import Call
 from holdfast.database import Session
+from holdfast.operations import duties
 from holdfast.telemetry import emit
+from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Duties:
 
     async def fire(self) -> float:
         """Fire the schedules that are due, and return when to look again."""
-        wait = await self._run_duty(calls.fire())
+        wait = await self._run_duty(duties.fire())
         if wait is None:
             return SECONDS["fire"]
         return min(max(wait.total_seconds(), PROMOTE_TOGETHER_SECONDS), SECONDS["fire"])
@@ -107,7 +107,7 @@ class Duties:
         begun = time.monotonic()
         hurry = self.is_behind and not self._expects_urgent()
         self._promote_amount = min(self._promote_amount * 2, MOST_PROMOTED) if hurry else FIRST_PROMOTED
-        wait = await self._run_duty(calls.promote(self._promote_amount))
+        wait = await self._run_duty(duties.promote(self._promote_amount))
         self._until_due = None if wait is None else wait.total_seconds()
         if expected is not None and expected <= SECONDS["promote"]:
             self._due()
@@ -145,25 +145,25 @@ class Duties:
             await asyncio.sleep(PROMOTE_TOGETHER_SECONDS)
 
     async def recover(self) -> None:
-        amount = await self._run_duty(calls.recover())
+        amount = await self._run_duty(duties.recover())
         if amount:
             emit("jobs.recovered", jobs=amount)
 
     async def fold_stats(self) -> None:
-        await self._run_duty(calls.fold_stats())
+        await self._run_duty(duties.fold_stats())
 
     async def advance(self) -> None:
         self._claimed = 0
-        await self._run_duty(calls.advance())
+        await self._run_duty(duties.advance())
 
     async def upkeep(self) -> float:
-        await self._run_duty(calls.upkeep(rest=timedelta(seconds=SECONDS["upkeep"] * 0.75)))
+        await self._run_duty(duties.upkeep(rest=timedelta(seconds=SECONDS["upkeep"] * 0.75)))
         return SECONDS["upkeep"] * random.uniform(0.8, 1.2)  # noqa: S311 - so that workers do not run in step
 
     async def sweep(self) -> float:
         begun = time.monotonic()
         rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SECONDS["sweep"] * 0.75)
-        self._more_to_sweep = await self._run_duty(calls.retention.sweep(rest))
+        self._more_to_sweep = await self._run_duty(duties.sweep(rest))
         if self._more_to_sweep:
             return 2 * (time.monotonic() - begun)  # a pause after each: others need the server too
         return SECONDS["sweep"] * random.uniform(0.8, 1.2)  # noqa: S311
@@ -187,4 +187,4 @@ class Duties:
         if now >= self._reported.get(duty, -math.inf) + REPORT_SECONDS:
             self._reported[duty] = now
             with contextlib.suppress(HoldfastError):
-                await self._session.run(calls.report_duty(duty, error.message))
+                await self._session.run(duties.report_duty(duty, error.message))

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, assert_never
 
-from holdfast import calls
-from holdfast.calls import Call, Claimed, Memory, Report, Unwritten
 from holdfast.database import Database
+from holdfast.operations import attempts
+from holdfast.operations.attempts import Memory, Unwritten
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Registry, Task
 from holdfast.telemetry import emit
+from holdfast.values.call import Call
 from holdfast.values.errors import Collision, NotReady
 from holdfast.values.job import (
     Cancel,
@@ -123,7 +125,7 @@ class Executor:
     async def _load_memory(self, context: Context, job: Claimed) -> Memory | None:
         """Load what earlier attempts have done. Without it, the handler must not start."""
         try:
-            memory = await self._database.arun(calls.memory(job.id))
+            memory = await self._database.arun(attempts.memory(job.id))
         except NotReady as error:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return None
@@ -154,7 +156,7 @@ class Executor:
     async def _record_start(self, running: Running, settings: TaskOptions) -> bool:
         """Record the start, and return whether that worked: otherwise the job has not started."""
         job = running.job
-        start = calls.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
+        start = attempts.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
         try:
             unwritten = await self._record(start)
         except NotReady as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.calls import Claimed
+from holdfast.operations.claiming import Claimed
 from holdfast.task import Registry
 from holdfast.values.job import Failed
 from holdfast.values.secret import MARK, scrub, secrets_in

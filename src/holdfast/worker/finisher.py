@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from holdfast import calls
-from holdfast.calls import LOCKED, Refusal, Report
 from holdfast.database import Session
+from holdfast.operations import attempts, claiming
+from holdfast.operations.claiming import LOCKED, Refusal, Report
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
 from holdfast.worker.context.notes import chunks
@@ -121,14 +121,14 @@ class Finisher:
         refused = list[Refusal]()
         if ready:
             try:
-                refused = await self._session.run(calls.finish(ready))
+                refused = await self._session.run(claiming.finish(ready))
             except BadInput as error:
                 if len(reports) > 1:
                     return await self._split(reports)
                 # The database cannot store a value of this report. Without it, report a failure.
                 emit("report.broken", job=reports[0].id, outcome=reports[0].outcome, error=error)
                 reports = ready = [_without_values(reports[0], error)]
-                refused = await self._session.run(calls.finish(ready))
+                refused = await self._session.run(claiming.finish(ready))
         locked |= {refusal.id for refusal in refused if refusal.sqlstate == LOCKED}
         if locked:
             self._set_aside([report for report in reports if report.id in locked])
@@ -180,11 +180,11 @@ class Finisher:
             if begun:  # otherwise their first event or progress would count as their start
                 ids, leases = [report.id for report in begun], [report.lease for report in begun]
                 seconds = [report.seconds or 0.0 for report in begun]
-                locked |= (await self._session.run(calls.start(ids, leases, seconds))).locked
+                locked |= (await self._session.run(attempts.start(ids, leases, seconds))).locked
             for some in chunks(events):
-                locked |= (await self._session.run(calls.publish_many(some, skip_locked=True))).locked
+                locked |= (await self._session.run(attempts.publish_many(some, skip_locked=True))).locked
             if notes:
-                locked |= (await self._session.run(calls.progress_many(notes))).locked
+                locked |= (await self._session.run(attempts.progress_many(notes))).locked
         except BadInput as error:
             if len(reports) > 1:
                 raise  # the caller splits the batch

@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.calls import Claimed, Report
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.worker.context import Context
 from holdfast.worker.context.notes import Note
 

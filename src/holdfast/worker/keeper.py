@@ -23,9 +23,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from holdfast import calls
-from holdfast.calls import Claimed, Report
 from holdfast.database import Database, Outage
+from holdfast.operations import attempts, claiming, workers
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.telemetry import emit
 from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
 from holdfast.worker.context.notes import chunks
@@ -139,7 +139,7 @@ class Keeper:
 
     async def _heartbeat(self) -> None:
         sent, before = time.monotonic(), self._last_beat
-        heartbeat, deadline = calls.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
+        heartbeat, deadline = workers.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
         said_at = time.time()
         self._last_beat = await self._session.run(heartbeat, deadline=deadline)
         seconds = time.monotonic() - sent
@@ -160,7 +160,7 @@ class Keeper:
         running = self._running_jobs()
         if running:
             leases = [it.job.lease for it in running.values()]
-            gone = await self._session.run(calls.not_held(list(running), leases))
+            gone = await self._session.run(attempts.not_held(list(running), leases))
             self._report_lost(running, gone)
 
     def _running_jobs(self) -> dict[str, Running]:
@@ -173,7 +173,7 @@ class Keeper:
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._held.in_flight), list(self._held.jobs)
-        amount = await self._session.run(calls.disown(self._worker, held, in_flight, before))
+        amount = await self._session.run(workers.disown(self._worker, held, in_flight, before))
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
@@ -193,12 +193,12 @@ class Keeper:
             # A claim may still happen after this question. Then the next heartbeats find its jobs.
             self._held.claim_doubted_at = time.monotonic()
         for lease in leases:
-            found = await self._session.run(calls.claimed(worker=self._worker, lease=lease))
+            found = await self._session.run(claiming.claimed(worker=self._worker, lease=lease))
             self._unwritten_releases += [_release(job) for job in found]
         if self._unwritten_releases:
             begun = time.monotonic()
-            refused = await self._session.run(calls.finish(self._unwritten_releases))
-            locked = {refusal.id for refusal in refused if refusal.sqlstate == calls.LOCKED}
+            refused = await self._session.run(claiming.finish(self._unwritten_releases))
+            locked = {refusal.id for refusal in refused if refusal.sqlstate == claiming.LOCKED}
             done = [report for report in self._unwritten_releases if report.id not in locked]
             self._unwritten_releases = [report for report in self._unwritten_releases if report.id in locked]
             if done:
@@ -217,7 +217,7 @@ class Keeper:
 
     async def _check_cancels(self) -> None:
         if self._held.jobs:
-            cancelled = await self._session.run(calls.cancels(self._worker))
+            cancelled = await self._session.run(workers.cancels(self._worker))
             if cancelled:
                 self._worker_loop.call_soon_threadsafe(self._cancelled, dict(cancelled))
 
@@ -256,7 +256,7 @@ class Keeper:
 
     async def _write_starts(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
-        unwritten = await self._session.run(calls.start(ids, leases, [now - it.begun for it in long]))
+        unwritten = await self._session.run(attempts.start(ids, leases, [now - it.begun for it in long]))
         for it in long:
             it.recorded = it.job.id not in unwritten.locked
         return unwritten.gone
@@ -270,7 +270,7 @@ class Keeper:
         own = [(job_id, context.notes, context.notes.unpublished()) for job_id, context in contexts]
         gone, locked = set[str](), set[str]()
         for some in chunks([event for _, _, events in own for event in events]):
-            unwritten = await self._session.run(calls.publish_many(some, skip_locked=True))
+            unwritten = await self._session.run(attempts.publish_many(some, skip_locked=True))
             gone |= unwritten.gone
             locked |= unwritten.locked
         for job_id, notes, events in own:
@@ -285,7 +285,7 @@ class Keeper:
     async def _write_notes(self, talkative: list[Running]) -> set[str]:
         notes = [(it, it.context.notes, it.context.notes.note) for it in talkative if it.context]
         reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
-        call = calls.progress_many([report for _, _, report in reports if report])
+        call = attempts.progress_many([report for _, _, report in reports if report])
         unwritten = await self._session.run(call)
         for it, note, _ in reports:
             if it.job.id not in unwritten.locked:

@@ -20,9 +20,9 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
-from holdfast import calls
-from holdfast.calls import Claimed, Report
 from holdfast.database import DUTY_SETTINGS, Database, Outage, Session
+from holdfast.operations import workers
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Registry
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
@@ -79,7 +79,7 @@ class Runtime:
             self._claim_session = database.listening_session(
                 *claiming,
                 deadline=deadline,
-                channels=[calls.channel(queue) for queue in options.queues or ["*"]],
+                channels=[workers.channel(queue) for queue in options.queues or ["*"]],
                 heard=self._notified,
                 lost=self._listener_lost,
                 outage=self._outage,
@@ -191,7 +191,7 @@ class Runtime:
 
     async def _register(self) -> None:
         options, begun = self._options, time.monotonic()
-        call = calls.register(
+        call = workers.register(
             name=options.name,
             queues=options.queues,
             tasks=self._registry.names(),
@@ -427,9 +427,9 @@ class Runtime:
                 # A claim that was interrupted may have taken jobs, and none of them has begun. Suspects are
                 # given back too, although their claim has recorded a start.
                 held, ever = list(self._held.jobs), datetime.max.replace(tzinfo=UTC)
-                disown = calls.disown(self._id, held, [], before=ever)
+                disown = workers.disown(self._id, held, [], before=ever)
                 await self._duty_session.run(disown, deadline=self._deregister_timeout)
-            await self._duty_session.run(calls.leave(self._id), deadline=self._deregister_timeout)
+            await self._duty_session.run(workers.leave(self._id), deadline=self._deregister_timeout)
         except Exception as error:  # noqa: BLE001 - other workers notice it when the lease has expired
             emit("leave.failed", worker=self._id, error=error)
 

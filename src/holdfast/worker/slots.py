@@ -9,7 +9,7 @@ import contextvars
 import time
 from collections.abc import Callable
 
-from holdfast.calls import Report
+from holdfast.operations.claiming import Report
 from holdfast.telemetry import emit
 from holdfast.values.job import CANCELLED_WHILE_RUNNING, Cancel, Failed, Interrupted
 from holdfast.worker.executor import Executor

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from holdfast.calls import Call
 from holdfast.operations.queues import QueueRow, list_queues
 from holdfast.operations.stats import Gauge, Stat, clock, count_jobs, gauges
 from holdfast.operations.workers import WorkerRow, list_workers
 from holdfast.telemetry.metrics.exposition import Family
+from holdfast.values.call import Call
 from holdfast.values.job import JobState
 
 WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")

@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from holdfast.calls import Claimed, Report
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
 
 Key = tuple[str, str]

@@ -11,11 +11,13 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast import calls
-from holdfast.calls import Call, Claimed, Memory, Report
 from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
+from holdfast.operations import attempts, claiming
+from holdfast.operations.attempts import Memory
+from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import result_json
 from holdfast.values import limits
+from holdfast.values.call import Call
 from holdfast.values.errors import HoldfastError, IllegalTransition
 from holdfast.values.job import CANCELLED_WHILE_RUNNING, Cancel, Stop
 from holdfast.worker.context.notes import (
@@ -264,7 +266,7 @@ class Context:
 
     def _save_step(self, name: str, value: Any, seconds: float) -> Call[str | None]:
         text = json_text("result", value, STEP_LIMIT)
-        return calls.keep_step(self._job.id, self._job.lease, name, text, seconds)
+        return attempts.keep_step(self._job.id, self._job.lease, name, text, seconds)
 
     def _step_saved(self, name: str, text: str | None) -> Any:
         self._steps[name] = text or "null"
@@ -276,12 +278,12 @@ class Context:
 
     def _publish(self) -> None:
         for some in chunks(self.notes.unpublished()):
-            self._required_database.run(calls.publish_many(some))
+            self._required_database.run(attempts.publish_many(some))
             self.notes.published(some)
 
     async def _apublish(self) -> None:
         for some in chunks(self.notes.unpublished()):
-            await self._required_database.arun(calls.publish_many(some))
+            await self._required_database.arun(attempts.publish_many(some))
             self.notes.published(some)
 
     def _publish_beside(self, connection: Connection[Any]) -> None:
@@ -291,25 +293,25 @@ class Context:
         Then the events go into that transaction, and stay unpublished here: it may be rolled back.
         """
         for some in chunks(self.notes.unpublished()):
-            call = calls.publish_many(some, skip_locked=True)
+            call = attempts.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
                 if not self._required_database.run(call).locked:
                     self.notes.published(some)
                     break
                 time.sleep(pause)
             else:
-                run_on(connection, calls.publish_many(some))
+                run_on(connection, attempts.publish_many(some))
 
     async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
         for some in chunks(self.notes.unpublished()):
-            call = calls.publish_many(some, skip_locked=True)
+            call = attempts.publish_many(some, skip_locked=True)
             for pause in KEEPER_PAUSES:
                 if not (await self._required_database.arun(call)).locked:
                     self.notes.published(some)
                     break
                 await asyncio.sleep(pause)
             else:
-                await arun_on(connection, calls.publish_many(some))
+                await arun_on(connection, attempts.publish_many(some))
 
     # Completing the job in the handler's own transaction.
 
@@ -393,7 +395,7 @@ class Context:
             )
 
     def _completion(self) -> Call[None]:
-        return calls.complete(self._job.id, self._job.lease, self._result)
+        return claiming.complete(self._job.id, self._job.lease, self._result)
 
     # For the worker.
 

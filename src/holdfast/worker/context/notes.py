@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.calls import Claimed, Progress, Published
+from holdfast.operations.attempts import Progress, Published
+from holdfast.operations.claiming import Claimed
 from holdfast.telemetry import emit
 from holdfast.values import limits
 from holdfast.values.encoding import Unstorable, to_json

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from holdfast.calls import Claimed, Memory
+from holdfast.operations.attempts import Memory
+from holdfast.operations.claiming import Claimed
 from holdfast.values.job import Outcome
 
 

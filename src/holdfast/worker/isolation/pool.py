@@ -10,8 +10,9 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from holdfast.calls import Claimed, Memory
 from holdfast.database import Database
+from holdfast.operations.attempts import Memory
+from holdfast.operations.claiming import Claimed
 from holdfast.task import Task
 from holdfast.values.job import Outcome
 from holdfast.worker.context import Context

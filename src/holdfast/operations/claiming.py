@@ -1,4 +1,4 @@
-"""Calls that take jobs and report on them."""
+"""Claiming jobs and reporting their outcomes: the calls of a worker, which have no namespace."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,12 +9,12 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from holdfast.calls.base import Call, Rows, function, given, interval, nothing, texts
-from holdfast.calls.inside import Progress, Published
+from holdfast.operations.attempts import Progress, Published
 from holdfast.values import arrays
+from holdfast.values.call import Call, Rows, function, given, interval, nothing, texts
 
-# Msgspec structs, for there is one for each job: made in 0.1 µs, a named tuple takes up to 0.5. Nothing in
-# them can lead back to them, so the garbage collector need not look at them.
+# Msgspec structs, because there is one for each job: making one takes 0.1 µs, and a named tuple up to 0.5.
+# They cannot be part of a reference cycle, so the garbage collector ignores them.
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):

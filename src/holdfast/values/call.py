@@ -1,4 +1,4 @@
-"""What a call is, how the functions that can be called are written down, and values that many take."""
+"""A call of a SQL function: its signature, its values, and how its rows are read."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""Calls about a job that runs: its start, its progress, what it publishes and remembers."""
+"""Attempts: the start, progress, events, steps and checkpoints of a running job. Only workers call these."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
-from holdfast.calls.base import Call, Rows, column, function, given, interval, one
 from holdfast.values import arrays
+from holdfast.values.call import Call, Rows, column, function, given, interval, one
 
 _start = function(
     "start",
@@ -62,7 +62,7 @@ def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool)
 
 
 def not_held(ids: list[str], leases: list[str]) -> Call[list[str]]:
-    """Answers with those that are no longer held."""
+    """Return those that are no longer held."""
     return _not_held.plain(column, arrays.words(ids), arrays.words(leases))
 
 
@@ -117,7 +117,7 @@ def publish_many(events: Sequence[Published], *, skip_locked: bool = False) -> C
 
 
 def keep_step(job_id: str, lease: str, name: str, result: str, seconds: float) -> Call[str | None]:
-    """Answers with the result that is kept, as JSON text."""
+    """Return the result that is kept, as JSON text."""
     return _keep_step(one, job_id, lease, name, result, seconds)
 
 

@@ -1,9 +1,9 @@
-"""Calls that make many jobs."""
+"""The calls that enqueue many jobs, for `copy_in`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.calls.base import Call, Rows, column, function, interval
+from holdfast.values.call import Call, Rows, column, function, interval
 from holdfast.values.job import NewJob
 
 _enqueue_many = function(
@@ -53,7 +53,7 @@ class Place(NamedTuple):
 
 
 def places(wanted: Sequence[tuple[str, str, int, int | None]]) -> Call[list[Place]]:
-    """Answers in the order of these tasks, queues, priorities and declared numbers of attempts."""
+    """Return the places in the order of these tasks, queues, priorities and declared numbers of attempts."""
     tasks, queues, priorities, declared = (list(column) for column in zip(*wanted, strict=True))
 
     def read(rows: Rows) -> list[Place]:

@@ -1,0 +1,57 @@
+"""The duties that every worker can do, each one SQL function: `hf.workers.tick` does all of them once."""
+
+from datetime import timedelta
+
+from holdfast.values.call import Call, function, interval, nothing, one
+
+_fire = function("fire")
+_promote = function("promote", "amount integer, also_fire boolean")
+_recover = function("recover", "timeout interval, also_fold boolean")
+_fold_stats = function("fold_stats", "all_of_them boolean")
+_advance = function("advance")
+_upkeep = function("upkeep", "rest interval")
+_tick = function("tick")
+_report_duty = function("report_duty", "duty text, error text")
+_sweep = function("sweep", "rest interval")
+
+
+def fire() -> Call[timedelta | None]:
+    """Fire the schedules that are due; return how long it is until the next one is due."""
+    return _fire.plain(one)
+
+
+def promote(amount: int = 2000) -> Call[timedelta | None]:
+    """Make due jobs pending; return how long it is until the next one is due."""
+    return _promote.plain(one, amount, False)
+
+
+def recover(timeout: timedelta | None = None) -> Call[int]:
+    return _recover.plain(one, None if timeout is None else interval(timeout), False)
+
+
+def fold_stats() -> Call[int]:
+    """Add up the statistics of the last minute; return how many reports were added."""
+    return _fold_stats.plain(one, False)
+
+
+def advance() -> Call[int]:
+    return _advance.plain(one)
+
+
+def upkeep(rest: timedelta) -> Call[int]:
+    """Not if the last one in the fleet ended less than a rest ago."""
+    return _upkeep.plain(one, interval(rest))
+
+
+def report_duty(duty: str, error: str) -> Call[None]:
+    return _report_duty.plain(nothing, duty, error)
+
+
+def tick() -> Call[list[tuple[str, str | None]]]:
+    """Return each duty and its error, if any."""
+    return _tick(lambda rows: [(row[0], row[1]) for row in rows])
+
+
+def sweep(rest: timedelta) -> Call[bool]:
+    """Return whether there is more to be done."""
+    return _sweep.plain(one, f"{rest.total_seconds():.6f} seconds")
