@@ -59,7 +59,7 @@ class Producer(threading.Thread):
 
     def _enqueue_in_a_transaction(self, *job: Any, **options: Any) -> Job[Any]:
         with self._holdfast.database.pooled_connection() as connection, connection.transaction():
-            return self._holdfast.enqueue(*job, **options, conn=connection)
+            return self._holdfast.on(connection).enqueue(*job, **options)
 
     def _enqueue_for_sure(self, *job: Any, **options: Any) -> Job[Any]:
         """Under an id of its own, again and again until it is told: the same id again is the same job."""
