@@ -47,7 +47,8 @@ _LEVELS = {
 
 
 # Events of a worker's parts while the database is away. `database.lost` has reported that once.
-_PARTS = "claimer promote recover advance upkeep sweep register heartbeat keeper finisher claim start"
+_DUTIES = "fire promote recover fold_stats advance upkeep sweep"
+_PARTS = f"claimer {_DUTIES} register heartbeat keeper finisher claim start"
 _OF_AN_OUTAGE = {
     "listener.lost",
     *(f"{part}.{what}" for part in _PARTS.split() for what in ("failed", "resumed")),
