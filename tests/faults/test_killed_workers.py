@@ -190,6 +190,7 @@ def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(
     sleeper.signal(signal.SIGCONT)
 
     sleeper.told.wait_for("worker.started", 2)
+    sleeper.told.wait_for("report.refused", 10)
     refused = sleeper.told.named("report.refused")
     # Those that ran; what waited in its buffer was not even begun on a lease that had run out.
     assert [event["sqlstate"] for event in refused] == ["HF001"] * 10

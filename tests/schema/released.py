@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -44,7 +45,9 @@ def source(release: str, directory: Path) -> Path | None:
     if done.returncode:
         return None
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(directory, filter="data")
+        # Python 3.11.3 and older have no filter.
+        safely: Any = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(directory, **safely)
     return directory / "src"
 
 
