@@ -174,7 +174,7 @@ def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], s
 
 def _unmoved(state: str) -> str:
     """Why nothing was done to a job, and what can be."""
-    return f"it is {state} already" + ("; holdfast replay ID begins it anew" if state == "dead" else "")
+    return f"it is {state} already" + ("; holdfast replay ID starts it again" if state == "dead" else "")
 
 
 _OUTCOME: list[Column[tuple[UUID, str, str | None]]] = [

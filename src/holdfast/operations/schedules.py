@@ -232,7 +232,7 @@ class Schedules(Namespace):
 
 
 def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
-    """Return when it runs next. What is said has the names of the function's parameters."""
+    """Add a schedule and return when it runs next. The keys of `said` are the parameters of the function."""
     values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
     return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
 
@@ -261,7 +261,7 @@ def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:
 
 
 def _said(name: str, job: Scheduled | None, payload: Any, options: ScheduleKeywords) -> dict[str, Any]:
-    """What is said of a schedule, checked, by the names that SQL has for it."""
+    """Check what the caller gives for a schedule, and return it under the parameter names in SQL."""
     limits.name("name", name)
     for option in options:
         if option not in _RULES:
@@ -280,7 +280,7 @@ def _said(name: str, job: Scheduled | None, payload: Any, options: ScheduleKeywo
 
 
 def _job(job: NewJob | Task[..., Any]) -> dict[str, Any]:
-    """What is to be enqueued at each time, which only the schedule may choose."""
+    """Return the job that the schedule enqueues at each of its times. The job cannot choose a time."""
     new_job = job.call() if isinstance(job, Task) else job
     if not isinstance(new_job, NewJob):
         raise limits.refused(

@@ -105,7 +105,7 @@ def disown(worker: str, held: list[str], in_flight: list[str], before: datetime)
 
 
 def cancels(worker: str) -> Call[list[tuple[str, str]]]:
-    """Return the id and the lease of each job that this worker holds and somebody called off."""
+    """Return the id and the lease of each job that this worker holds and that was cancelled."""
     return _cancels.plain(lambda rows: [(row[0], row[1]) for row in rows], worker)
 
 

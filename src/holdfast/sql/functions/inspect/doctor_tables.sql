@@ -52,7 +52,8 @@ as $$
   select
     'warning',
     format(
-      'Index %s on holdfast.%s is not one of ours: every claim and every finish pays for it.', o.name, o.of),
+      'Index %s on holdfast.%s does not belong to Holdfast, and slows down every claim and finish.',
+      o.name, o.of),
     format(
       'drop index %sholdfast.%I; and index a table of your own, or ask holdfast.jobs.', case
       when not o.partitioned then 'concurrently ' else '' end, o.name),
@@ -100,8 +101,8 @@ as $$
   select
     'warning',
     format(
-      'Trigger %s on holdfast.%s is not one of ours: it runs in enqueues, claims or finishes, and its errors '
-      'stop them.', f.name, f.of),
+      'Trigger %s on holdfast.%s does not belong to Holdfast: it runs in enqueues, claims or finishes. '
+      'Its errors stop them.', f.name, f.of),
     format(
       'Follow the events instead (holdfast.read_events), and: drop trigger %I on holdfast.%I;', f.name, f.of),
     jsonb_build_object('trigger', f.name)

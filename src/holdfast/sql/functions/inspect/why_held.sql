@@ -155,7 +155,7 @@ begin
       when 'cancelled' then
         explanation := format('It was cancelled at %s, %s ago.',
           holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at));
-        remedy := 'Nothing, or enqueue it anew. The audit log says who did it.';
+        remedy := 'Nothing, or enqueue it again. The audit log says who did it.';
       else
         explanation := format('It is dead since %s, %s ago, after %s of %s attempts.',
           holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
