@@ -161,7 +161,7 @@ class Database:
         *settings: tuple[str, str],
         deadline: float,
         channels: Sequence[Call[str]],
-        heard: Callable[[], None],
+        heard: Callable[[set[bytes]], None],
         lost: Callable[[DatabaseUnavailable], None],
         outage: Outage | None = None,
     ) -> Session:

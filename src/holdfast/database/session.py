@@ -227,7 +227,8 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
 class ListeningSession(Session):
     """A session that receives notifications between its calls, so a woken worker asks on a warm connection.
 
-    `heard` is called after notifications, and after each connect, because some may have been missed before.
+    `heard` is called with the payloads of the notifications that came. It is also called after each connect,
+    without any, because some may have been missed before.
     `lost` is called when a listening connection is gone. The next call detects a server that is silent.
     """
 
@@ -238,7 +239,7 @@ class ListeningSession(Session):
         *,
         deadline: float = DEADLINE,
         channels: Sequence[Call[str]],
-        heard: Callable[[], None],
+        heard: Callable[[set[bytes]], None],
         lost: Callable[[DatabaseUnavailable], None],
         pooler: Pooler,
         outage: Outage | None = None,
@@ -248,7 +249,7 @@ class ListeningSession(Session):
         self._heard = heard
         self._lost = lost
         self._one_at_a_time = asyncio.Lock()
-        self._listening = self._notified = False
+        self._listening = self._reconnected = False
 
     async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
         async with self._one_at_a_time:
@@ -281,7 +282,7 @@ class ListeningSession(Session):
         except BaseException:
             await self.close()
             raise
-        self._listening = self._notified = True
+        self._listening = self._reconnected = True
         return connection
 
     def _watch(self) -> None:
@@ -298,12 +299,12 @@ class ListeningSession(Session):
             self._connection.unwatch()
 
     def _report_notifications(self, connection: LibpqAsyncConnection) -> None:
-        pgconn = connection.pgconn
-        while pgconn.notifies() is not None:
-            self._notified = True
-        if self._notified:
-            self._notified = False
-            self._heard()
+        payloads = set()
+        while (notification := connection.pgconn.notifies()) is not None:
+            payloads.add(notification.extra)
+        if payloads or self._reconnected:
+            self._reconnected = False
+            self._heard(payloads)
 
     def _on_input(self, connection: LibpqAsyncConnection) -> None:
         """Read what came between calls."""
@@ -317,7 +318,7 @@ class ListeningSession(Session):
             connection.pgconn.finish()
             self._report_failure(error)
             self._report_lost(error)
-            self._heard()  # the next claim reconnects
+            self._heard(set())  # the next claim reconnects
         else:
             self._report_notifications(connection)
 

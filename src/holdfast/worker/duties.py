@@ -28,6 +28,8 @@ SECONDS = {
     "upkeep": 60.0,
     "sweep": 30.0,
 }
+# The payload with which `holdfast.wake_schedulers` notifies.
+SCHEDULES_CHANGED = b""
 # While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
 ADVANCE_JOBS = 4000
 # A call has its cost, so jobs that fall due within this time are promoted together.
@@ -84,7 +86,6 @@ class Duties:
         Claims go first. Jobs that become pending send notifications too, so each promotion would trigger
         another one.
         """
-        asyncio.get_running_loop().call_later(PROMOTE_TOGETHER_SECONDS, self.fire_now.set)
         if self.is_behind:
             self._notified = True
         else:

@@ -28,7 +28,7 @@ from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable, HoldfastError, NotReady, WorkerLost
 from holdfast.values.job import Cancel, Released
 from holdfast.worker.claimer import Claimer
-from holdfast.worker.duties import CLEANUP_DELAY, SECONDS, STARTUP_SECONDS, Duties
+from holdfast.worker.duties import CLEANUP_DELAY, SCHEDULES_CHANGED, SECONDS, STARTUP_SECONDS, Duties
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher, Settled
 from holdfast.worker.held import HeldJobs, Running
@@ -302,9 +302,11 @@ class Runtime:
             self._declared_lost(error)
             return 0.1
 
-    def _notified(self) -> None:
+    def _notified(self, payloads: set[bytes]) -> None:
         self._claimer.hint()
         self._duties.notified()
+        if SCHEDULES_CHANGED in payloads:
+            self._duties.fire_now.set()
 
     def _listener_lost(self, error: DatabaseUnavailable) -> None:
         self._claimer.forget_sleep()

@@ -470,13 +470,17 @@ $$;
 comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
   'Return the last time of a schedule up to a given time, from its next one on.';
 
--- Workers that sleep on the queue look at the schedules when they wake up.
+-- Workers that listen on the queue look at the schedules when they are notified. The payload is
+-- empty, because no job has come. Other workers see the change within a second.
 create or replace function holdfast.wake_schedulers(queue text)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.wake(wake_schedulers.queue, true, true)
+  select pg_notify(c, '')
+  from unnest(array[holdfast.channel(wake_schedulers.queue), holdfast.channel('*')]) c
+  where current_setting('holdfast.notify', true) is distinct from 'off'
+    and pg_notification_queue_usage() < 0.5
 $$;
 comment on function holdfast.wake_schedulers(text) is
   'Wake the workers of a queue so that they look at the schedules again.';
