@@ -42,6 +42,7 @@ format: .venv  ## rewrite the files in the house style
 reference: .venv  ## write the reference pages that are made from the code
 	$(BIN)/python docs/generate_rights.py
 	$(BIN)/python docs/generate_reference.py
+	$(BIN)/python docs/generate_python_reference.py
 
 docs: .venv $(BIN)/zensical  ## build the documentation site; it opens from disk: build/site/index.html
 	$(BIN)/python docs/build_site.py

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from pages import ROOT
 
-ADVICE = "Run .venv/bin/python docs/generate_reference.py"
+ADVICE = "Run make reference"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,18 @@ def test_the_page_of_sql_functions_is_up_to_date(generator, installed):
 
 def test_the_page_of_commands_is_up_to_date(generator):
     assert (ROOT / "docs/reference/cli.md").read_text() == generator["cli_page"](), ADVICE
+
+
+def test_the_page_of_python_is_up_to_date():
+    script = runpy.run_path(str(ROOT / "docs" / "generate_python_reference.py"))
+    assert (ROOT / "docs/reference/python.md").read_text() == script["page"](), ADVICE
+
+
+def test_every_public_name_of_python_is_on_the_page():
+    import holdfast
+
+    page = (ROOT / "docs/reference/python.md").read_text()
+    assert [name for name in holdfast.__all__ if f"`{name}`" not in page and f"# {name}\n" not in page] == []
 
 
 def test_every_function_that_python_calls_has_its_place_on_the_page(generator):

@@ -26,6 +26,7 @@ CEILINGS = {
     "readme": TARGET,
     "changelog": TARGET,
 }
+GENERATED = ("sql.md", "cli.md", "python.md")
 # The last migration of a release: this one and all before it, and bootstrap.sql, are never edited.
 LAST_RELEASED = "0024"
 
@@ -280,8 +281,8 @@ def files_of(part: str) -> list[Path]:
             if file.stem != "bootstrap" and not "0001" <= file.stem[:4] <= LAST_RELEASED
         ],
         "docs": [
-            # The pages made from the SQL comments and the commands' help are measured where they come from.
-            *sorted(set(docs.rglob("*.md")) - {docs / "reference" / "sql.md", docs / "reference" / "cli.md"}),
+            # The pages made from SQL comments, docstrings and help texts are measured where they come from.
+            *sorted(set(docs.rglob("*.md")) - {docs / "reference" / name for name in GENERATED}),
             source / "sql" / "README.md",
             *sorted((HOUSE / "examples").rglob("*.py")),
             HOUSE / "CONTRIBUTING.md",

@@ -5,7 +5,8 @@
 A small call spends most of its client time in the driver. The driver makes a cursor, a transformer and a
 loader, adapts each value, and first waits until it may write. An enqueue takes 70 to 100 µs there, and 25 µs
 as texts for a prepared statement. A claim on an idle queue, where all code runs cold, takes 0.7 ms there and
-0.25 ms here. So an enqueue and all calls of a worker go this way, and the other calls go through the driver.
+0.25 ms here. So three kinds of calls go this way: an enqueue, the calls of a worker, and those that wait for
+results. Bulk enqueues, operations, steps, and everything on the caller's connection go through the driver.
 
 `Wire` has all calls to libpq. A sync and an async connection each wait in their own way. The driver uses a
 generator between the two; here it would be slow, because code that runs rarely runs cold. Each frame then

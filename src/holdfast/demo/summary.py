@@ -11,8 +11,8 @@ from holdfast.demo.verdict import Verdict
 
 READ_ON = """
   The tasks you saw    {jobs}
-  The first of yours   README.md
-  How it all works     the tutorial and the guides: make docs"""
+  The first of yours   the guide "Tutorial"
+  How it all works     the other guides; make docs builds a site of them"""
 
 
 def print_summary(console: Console, verdicts: Sequence[Verdict], *, jobs_ended: int, seconds: float) -> None:

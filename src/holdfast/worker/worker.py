@@ -28,9 +28,10 @@ class Worker:
     `run()` uses uvloop if it is installed: `pip install 'holdfast[fast]'`.
 
     `run()` returns after SIGTERM or SIGINT. It stops claiming and gives back jobs that have not started, with
-    their attempt refunded. It lets running jobs finish for up to `grace` seconds and then gives them back
-    too. A second signal does not wait for the grace to pass. A handler that cannot be stopped, such as a
-    plain function that never returns, is abandoned and does not keep the process from ending.
+    their attempt refunded. It lets running jobs finish for up to `grace` seconds. Then it interrupts them and
+    gives them back too, but their attempt counts. A second signal does not wait for the grace to pass. A
+    handler that cannot be stopped, such as a plain function that never returns, is abandoned and does not
+    keep the process from ending.
     """
 
     # Makes the runtime. Tests replace it.

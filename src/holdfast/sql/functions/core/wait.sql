@@ -31,7 +31,7 @@ end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
   'Ask for a notification on a channel when these jobs end, up to 10000 jobs in a call. The payload of a '
-  'notification is their ids, or empty if there are too many.';
+  'notification is the ids of up to 200 of them, with commas in between.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
