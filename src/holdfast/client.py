@@ -317,7 +317,7 @@ class Holdfast:
 
     @operation
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Steps[list[Job[Any]]]:
-        """Enqueue thousands of jobs in one transaction.
+        """Enqueue thousands of jobs at once, all or none.
 
         `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
         """

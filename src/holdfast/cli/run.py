@@ -127,7 +127,7 @@ def worker(
             if not supervised:
                 emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
             who = chosen.get("name") if supervised else None
-            with _told_when_stopping(who), shown(hf, who) if shows else nullcontext():
+            with _announcing_stop(who), shown(hf, who) if shows else nullcontext():
                 runner.run(drain=drain)
             return
         _made(hf, app, chosen)  # a mistake shows here once, and not in every child
@@ -184,7 +184,7 @@ def _log_to_stderr(level: str, style: str, name: str | None, *, shows: bool) -> 
 
 
 @contextmanager
-def _told_when_stopping(who: str | None) -> Iterator[None]:
+def _announcing_stop(who: str | None) -> Iterator[None]:
     """Print how many jobs a stopping worker waits for. A log has the same in `worker.stopping`."""
 
     def tell(event: str, fields: Mapping[str, Any]) -> None:

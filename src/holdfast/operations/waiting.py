@@ -27,7 +27,7 @@ from holdfast.values.errors import DatabaseUnavailable, NotReady
 # The times after which a job is asked for again, to catch an end that was being written meanwhile.
 AGAIN_SECONDS = (0.01, 0.04, 0.12, 0.3)
 LOOK_SECONDS = 5.0
-DEAF_SECONDS = 0.5
+POLL_SECONDS = 0.5
 # The thread ends after this time without a waiter.
 IDLE_SECONDS = 30.0
 BATCH = 5000
@@ -151,8 +151,8 @@ class _Hub:
         self._database = database
         self._waiting = waiting
         self._channel = f"holdfast_wait_{secrets.token_hex(8)}"
-        self._hearing = False
-        self._heard: set[str] = set()
+        self._is_listening = False
+        self._notified: set[str] = set()
         self._look_at = 0.0
         self._again: list[tuple[float, list[str]]] = []
         self._stopped = False
@@ -199,7 +199,7 @@ class _Hub:
                         return
                 except NotReady as error:
                     emit("waiting.failed", error=error)
-                    await asyncio.sleep(DEAF_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
                     self._look_at = 0.0
         finally:
             listening.cancel()
@@ -212,24 +212,24 @@ class _Hub:
         assert loop is not None and woken is not None  # noqa: S101, PT018 - both are set together
         woken.clear()
         new, gone = self._waiting.take()
-        heard, self._heard = self._heard, set()
-        heard.update(self._due(loop.time()))
-        if self._hearing and new:
+        due, self._notified = self._notified, set()
+        due.update(self._due(loop.time()))
+        if self._is_listening and new:
             try:
                 await session.run(await_jobs(new, self._channel))
             except BaseException:
                 self._look_at = 0.0
                 raise
         if loop.time() >= self._look_at:
-            self._look_at = loop.time() + (LOOK_SECONDS if self._hearing else DEAF_SECONDS)
-            heard.update(self._waiting.waited_for())
-        asked = [*dict.fromkeys([*new, *heard])]
+            self._look_at = loop.time() + (LOOK_SECONDS if self._is_listening else POLL_SECONDS)
+            due.update(self._waiting.waited_for())
+        asked = [*dict.fromkeys([*new, *due])]
         ended: list[str] = []
         for begin in range(0, len(asked), BATCH):
             ends = await session.run(ends_of(asked[begin : begin + BATCH]))
             self._waiting.settle(ends)
             ended += [end.id for end in ends]
-        if self._hearing and (ended or gone):
+        if self._is_listening and (ended or gone):
             await session.run(await_no_more([*ended, *gone], self._channel))
         if new:
             self._again += [(loop.time() + seconds, new) for seconds in AGAIN_SECONDS]
@@ -264,15 +264,15 @@ class _Hub:
                 ) as notifications:
                     async for payload in notifications:
                         if payload is not None:
-                            self._heard.update(payload.split(","))
-                        elif not self._hearing:
+                            self._notified.update(payload.split(","))
+                        elif not self._is_listening:
                             # Waits from before the connection was up are registered now.
-                            self._hearing = True
+                            self._is_listening = True
                             self._waiting.register_again()
                         else:
                             continue
                         self.wake()
             except DatabaseUnavailable as error:
                 emit("waiting.lost", error=error)
-            self._hearing = False
-            await asyncio.sleep(DEAF_SECONDS)
+            self._is_listening = False
+            await asyncio.sleep(POLL_SECONDS)
