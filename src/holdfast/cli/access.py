@@ -38,7 +38,7 @@ def list_(settings: Settings) -> None:
 @common_options
 @pass_settings
 def grant(settings: Settings, role: str, queues: tuple[str, ...]) -> None:
-    """Restrict a role to these queues and the ones that it was granted before.
+    """Restrict a role to these queues. Queues that it was granted before remain allowed.
 
     \b
       holdfast access grant acme_app 'acme.*'       every queue whose name starts with acme.

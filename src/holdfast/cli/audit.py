@@ -1,4 +1,4 @@
-"""The command that lists the changes that people and programs made."""
+"""The command that shows the audit log."""
 
 import json
 from datetime import datetime
@@ -28,7 +28,7 @@ def audit(
     since: datetime | None,
     limit: int,
 ) -> None:
-    """List who paused, configured, cancelled, replayed or removed something, latest first."""
+    """List the changes that people and programs made, latest first."""
     with settings.connect() as hf:
         found = hf.audit.list(target=target, action=action, who=who, since=since, limit=limit)
     if settings.as_json:

@@ -68,7 +68,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
 def replay(
     settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, start_over: bool, **which: Any
 ) -> None:
-    """Put dead jobs back on their queues: by ID, or all that match the filters.
+    """Put dead jobs back on their queues: by ID, or all that match.
 
     They keep their id, payload, errors and finished steps; attempts start again at 0. The exit code is 1 if
     a job is not dead, or does not exist.
@@ -89,7 +89,7 @@ def replay(
 @_all
 @pass_settings
 def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **which: Any) -> None:
-    """Remove dead jobs for good, with their errors: by ID, or all that match the filters."""
+    """Remove dead jobs for good, with their errors: by ID, or all that match."""
     _on_some(settings, ids, _given(which, everything=everything), _purge, Dead.purge_many, done="Purged")
 
 

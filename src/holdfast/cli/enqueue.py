@@ -121,7 +121,7 @@ def cancel(
 @common_options
 @pass_settings
 def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
-    """Make scheduled jobs pending now, without waiting for their time or their backoff.
+    """Run scheduled jobs now, without waiting for their time or their backoff.
 
     Prints the new state of each job. The exit code is 1 if a job has already ended, or does not exist.
     """

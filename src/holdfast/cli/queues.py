@@ -34,7 +34,7 @@ queue.add_command(configuring.settings)
 @common_options
 @pass_settings
 def list_(settings: Settings) -> None:
-    """List the queues that were used or are paused, with the number of their jobs."""
+    """List the queues that were used or are paused. Shows the number of jobs in each."""
     with settings.connect() as hf:
         found = hf.queues.list()
     if settings.as_json:

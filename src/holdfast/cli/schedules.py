@@ -159,7 +159,7 @@ def remove(settings: Settings, names: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def run(settings: Settings, names: tuple[str, ...]) -> None:
-    """Run the jobs of schedules now, in addition to their times, and print the ids."""
+    """Run the jobs of schedules now, and print the ids. The next times do not change."""
     started = _of_each(settings, names, lambda hf, name: hf.schedules.run(name).id)
     if settings.as_json:
         show_json([{"name": name, "id": job_id} for name, job_id in started])
