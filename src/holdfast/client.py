@@ -1,6 +1,6 @@
-"""The client: declare tasks, enqueue jobs, and look after them.
+"""The client: declare tasks, enqueue jobs, and operate queues.
 
-    hf = Holdfast()          # an argument, else HOLDFAST_DSN, else an embedded PostgreSQL
+    hf = Holdfast()          # uses its argument, HOLDFAST_DSN, or an embedded PostgreSQL
 
     @hf.task(queue="mail")
     async def welcome(user_id: int) -> None: ...
@@ -104,15 +104,15 @@ MOVED = {
 }
 
 
-class _Stranger:
-    """Stands for any type that is no `Context`: a first parameter that takes it may be anything."""
+class _NotContext:
+    """A stand-in for every type but `Context`: a first parameter that accepts it is an ordinary one."""
 
 
 class Declare(Protocol):
-    """Declares a function as a task. A first parameter of the type `Context` is filled in by the worker."""
+    """A decorator that declares a task. The worker fills in a first parameter of the type `Context`."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[_Stranger, ...], R], /) -> Task[..., R]: ...
+    def __call__(self, function: Callable[Concatenate[_NotContext, ...], R], /) -> Task[..., R]: ...
     @overload
     def __call__(self, function: "Callable[Concatenate[Context, P], R]", /) -> Task[P, R]: ...
     @overload
@@ -120,7 +120,7 @@ class Declare(Protocol):
 
 
 class _namespace(Generic[N]):  # noqa: N801 - used as a function
-    """A namespace of the client, made when it is first used."""
+    """A namespace of the client, created at its first use."""
 
     def __init__(self, kind: type[N]) -> None:
         self._kind = kind
@@ -143,7 +143,7 @@ class Holdfast:
     """One queue system in one database.
 
     `dsn` is a libpq connection string, or a URL of SQLAlchemy (postgresql+psycopg://…). Without it
-    HOLDFAST_DSN is used, and without that a private PostgreSQL is started and migrated when first needed.
+    HOLDFAST_DSN is used. Without both, a private PostgreSQL is started and migrated when first needed.
     `transaction_pooling` is for PgBouncer in transaction mode, which is detected if you leave it out.
     """
 
@@ -173,7 +173,7 @@ class Holdfast:
             known = ("dsn", "transaction_pooling", "pool_size")
             raise UnknownOption.among(option, known, owner="a Holdfast")
         if dsn is not None and not (isinstance(dsn, str) and dsn.strip()):
-            # An unset variable must not send anybody to another database.
+            # An unset variable must not lead to another database.
             raise limits.refused(
                 "dsn", dsn, "must be a connection string", hint="Leave it out for the default."
             )
@@ -189,9 +189,9 @@ class Holdfast:
     # Connections.
 
     def on(self, conn: Any) -> Self:
-        """Return this client on the caller's connection: its operations belong to the transaction there.
+        """Return this client on the caller's connection. Its operations join the transaction there.
 
-        `hf.on(conn).enqueue("mail.welcome", {"user_id": 7})`. The connection is one of psycopg, or a cursor.
+        `hf.on(conn).enqueue("mail.welcome", {"user_id": 7})`. `conn` is a psycopg connection or cursor.
         """
         client = object.__new__(type(self))
         client.tasks, client.resources = self.tasks, self.resources
@@ -200,24 +200,24 @@ class Holdfast:
 
     @property
     def carrier(self) -> Carrier:
-        """Carries calls to the database: on the caller's connection, or through the pool."""
+        """The object that sends calls: on the caller's connection, or through the pool."""
         return self._bound or self.resources.database
 
     @property
     def database(self) -> Database:
-        """The database, which the embedded server provides if no other was given."""
+        """The database of this client. Without a DSN, this starts the embedded server."""
         return self.resources.database
 
     @property
     def dsn(self) -> str:
-        """Which database this talks to; starts the embedded one if that is it."""
+        """The DSN of the database. Without one, this starts the embedded server."""
         return self.database.dsn
 
     def migrate(self, *, roles: bool = False) -> list[str]:
         """Install or upgrade the schema, and return the names of the files that were applied.
 
-        With `roles`, also create holdfast_producer, _worker, _viewer and _operator, where the cluster has
-        none yet, and grant them their rights in this database.
+        With `roles`, also create holdfast_producer, _worker, _viewer and _operator if the cluster lacks them,
+        and grant them their rights in this database.
         """
         with self.database.connection() as connection:
             return schema.apply(connection, roles=limits.truth("roles", roles))
@@ -228,13 +228,13 @@ class Holdfast:
             schema.verify(connection)
 
     def close(self) -> None:
-        """Close the connections, and leave the embedded server if there is one."""
+        """Close the connections, and release the embedded server if there is one."""
         if self._bound is None:  # otherwise the connection is the caller's
             self.resources.close()
 
     async def aclose(self) -> None:
         """The async twin of `close`."""
-        await asyncio.to_thread(self.close)  # the embedded server takes a moment
+        await asyncio.to_thread(self.close)  # stopping the embedded server takes a moment
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +251,7 @@ class Holdfast:
     # Tasks.
 
     @overload
-    def task(self, function: Callable[Concatenate[_Stranger, ...], R], /) -> Task[..., R]: ...
+    def task(self, function: Callable[Concatenate[_NotContext, ...], R], /) -> Task[..., R]: ...
     @overload
     def task(self, function: "Callable[Concatenate[Context, P], R]", /) -> Task[P, R]: ...
     @overload
@@ -270,7 +270,7 @@ class Holdfast:
                     "timeout",
                     options["timeout"],
                     f"task {task.name} is a plain function, and a thread cannot be stopped",
-                    hint='Make it async, or say isolation="process".',
+                    hint='Make it async, or add isolation="process".',
                 )
             self.tasks.register(task)
             return task
@@ -283,10 +283,10 @@ class Holdfast:
     def enqueue(
         self, task: str | NewJob, payload: Any = msgspec.UNSET, **options: Unpack[CallKeywords]
     ) -> "Call[Job[Any]] | Steps[Job[Any]]":
-        """Enqueue a task by name, with any JSON as its payload, or the call that `task.call(…)` returned.
+        """Enqueue a task by name with any JSON as its payload, or the result of `task.call(…)`.
 
-        The task need not be known here. If it is, its queue, priority and delay apply where the options give
-        none. The options are those of `task.options(…)`.
+        The task need not be declared here. If it is, its queue, priority and delay apply unless the options
+        set others. The options are those of `task.options(…)`.
         """
         if isinstance(task, NewJob):
             new_job = task
@@ -317,7 +317,7 @@ class Holdfast:
 
     @operation
     def enqueue_many(self, jobs: Iterable[NewJob]) -> Steps[list[Job[Any]]]:
-        """Enqueue thousands of jobs, all of them or none.
+        """Enqueue thousands of jobs at once, all or none.
 
         `hf.enqueue_many(welcome.call(user_id=i) for i in range(10_000))`
         """
@@ -342,7 +342,7 @@ class Holdfast:
     def worker(self, **options: Unpack[WorkerKeywords]) -> "Worker":
         """Return a worker for the tasks declared here. Its options are in `WorkerKeywords`."""
         _refuse_without_guard()
-        from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
+        from holdfast.worker.worker import Worker  # noqa: PLC0415 - only workers load it
 
         for option in options:
             if option not in WorkerKeywords.__annotations__:
@@ -352,7 +352,7 @@ class Holdfast:
         return Worker(self.database, self.tasks, **options)
 
     def _declare(self) -> None:
-        """Store the policies and schedules of the tasks, where no operator has set others."""
+        """Store the policies and schedules of the tasks. They never replace those of an operator."""
         for task in self.tasks:
             policy, attempts = task.settings.retry, task.settings.max_attempts
             if policy is not None or attempts is not None:
@@ -363,10 +363,10 @@ class Holdfast:
         where = self.resources.known_dsn
         return f"<Holdfast {mask_dsn(where) if where else 'embedded'}>"
 
-    if not TYPE_CHECKING:  # a type checker knows every attribute there is
+    if not TYPE_CHECKING:  # a type checker knows all attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Answer the methods of earlier releases with the present ones."""
+            """Raise an error for a method of an earlier release that names its successor."""
             if name in MOVED:
                 raise _moved(name, f"hf.{MOVED[name]}")
             if name.startswith("a") and "." in MOVED.get(name[1:], ""):
@@ -376,7 +376,7 @@ class Holdfast:
 
 
 class Resources:
-    """What a client opens when it is first needed, shared with the clients that `on` returns."""
+    """The connections and threads of a client, opened at first use and shared with the clients of `on`."""
 
     # The client that goes through the pool: handles on new jobs outlive the caller's connection.
     root: "Holdfast"
@@ -408,7 +408,7 @@ class Resources:
 
     @property
     def waiting(self) -> Waiting:
-        """The thread that waits in this process for the end of jobs."""
+        """The thread of this process that waits for the ends of jobs."""
         with self._lock:
             if self._waiting is None:
                 self._waiting = Waiting(self.database)
@@ -439,7 +439,7 @@ def _moved(name: str, line: str) -> UnknownMethod:
 
 
 def _refuse_without_guard() -> None:
-    """Raise in a child process that imports the script of its parent, and would repeat its work."""
+    """Raise in a child process that imports the script of its parent: it would repeat the parent's work."""
     loaded = sys.modules.get("multiprocessing.process")
     if loaded is not None and getattr(loaded.current_process(), "_inheriting", False):
         raise HoldfastError(

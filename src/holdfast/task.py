@@ -1,7 +1,7 @@
 """Functions that can be enqueued: name ↔ function, arguments ↔ JSON, call ↔ job.
 
-A `Task` is still the function it was made from: calling it runs it, here and now. `enqueue` makes a job of
-the same call; `call` makes the job without enqueueing it; `options` says how.
+A `Task` still behaves like its function: calling it runs it at once. `enqueue` takes the same arguments and
+makes a job. `call` makes the job without enqueueing it, and `options` sets options of the call.
 """
 
 import copy
@@ -61,10 +61,10 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 Result = TypeVar("Result")
 
-# As large as the largest payload. PostgreSQL's own limit would break the connection, at 1 GiB.
+# The same limit as for payloads. PostgreSQL's own limit, 1 GiB, would break the connection.
 RESULT_LIMIT = 64 * 1024 * 1024
 
-# What other queues call it, and the line to write instead.
+# Methods of other queues, and the line to write instead.
 _ENQUEUE, _AENQUEUE = "{task}.enqueue({call})", "await {task}.aenqueue({call})"
 _LATER, _AT = "{task}.options(delay=60).enqueue({call})", "{task}.options(run_at=…).enqueue({call})"
 _OPTIONS = '{task}.options(queue="…").enqueue({call})'
@@ -77,20 +77,20 @@ ELSEWHERE = {
     **dict.fromkeys(["s", "si", "signature", "message"], "{task}.call({call}), for hf.enqueue_many([…])"),
 }
 
-# What may be given as an argument by mistake, and the option that is meant.
+# Words that may be given as arguments by mistake, and the option that is meant.
 _CALL_WORDS = {word: ours for word, ours in OPTIONS_ELSEWHERE.items() if ours in CallKeywords.__annotations__}
 _CALL_WORDS |= {option: option for option in CallKeywords.__annotations__}
 
 Ending: TypeAlias = Done | Retry | Snooze | Cancel | GiveUp
-"""What a handler may return instead of a result."""
+"""The outcomes that a handler may return instead of a result."""
 
 _OUTCOMES = frozenset(get_args(Outcome))
 
 
 class Enqueuer(Protocol):
-    """Takes new jobs to the database: the client, or a client on the caller's connection."""
+    """An object that sends new jobs to the database: a client, with or without the caller's connection."""
 
-    # As attributes: an operation is not a method to a type checker.
+    # Properties, because a type checker does not see an operation as a method.
     @property
     def enqueue(self) -> Callable[[NewJob], Any]: ...
     @property
@@ -98,8 +98,8 @@ class Enqueuer(Protocol):
     def on(self, conn: Any, /) -> "Enqueuer": ...
 
 
-class _Nobody:
-    """Stands in for the client of a task that belongs to none."""
+class _NoEnqueuer:
+    """The enqueuer of a task that was declared without a client."""
 
     def __init__(self, task: str) -> None:
         self._task = task
@@ -115,9 +115,9 @@ class _Nobody:
 
 
 class Task(Generic[P, R_co]):
-    """A function under a name. Made by `@hf.task(…)`.
+    """A named function, made by `@hf.task(…)`.
 
-    `R` is what the function itself returns: a coroutine, for an async one. Enqueueing unwraps it.
+    `R_co` is the return type of the function itself: a coroutine if it is async. Enqueueing unwraps it.
     """
 
     name: str
@@ -141,12 +141,12 @@ class Task(Generic[P, R_co]):
         self.name = limits.name("task", name) if name is not None else _derived_name(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.settings = TaskOptions.of(f"task {self.name}", options)
-        # Asked for each job, so it is found out once: whether its start is written down, and where it runs.
+        # Both are read for each job, so they are resolved once here.
         self.recorded = self.settings.timeout is not None or self.settings.at_most_once
         self.isolated = self.settings.isolation is not None
         self.overrides = CallOptions()
         self.arguments = Arguments(self.name, function, options=_CALL_WORDS)
-        self._enqueuer = enqueuer or _Nobody(self.name)
+        self._enqueuer = enqueuer or _NoEnqueuer(self.name)
         self._connection: Any = None
         self.new_job = self.overrides.jobs(self.name, self.settings)
 
@@ -155,16 +155,16 @@ class Task(Generic[P, R_co]):
     @overload
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the function, here and now."""
+        """Run the function at once, in this process."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
 
-    if not TYPE_CHECKING:  # a type checker knows every attribute there is
+    if not TYPE_CHECKING:  # a type checker knows all attributes
 
         def __getattr__(self, name: str) -> Any:
-            """Answer the methods of other queues with ours."""
+            """Raise an error for a method of another queue that names ours."""
             if name in ELSEWHERE and "function" in self.__dict__:
                 said = ", ".join(f"{parameter}=…" for parameter in self.arguments.signature.required)
                 line = ELSEWHERE[name].format(task=_plain_name(self.function), call=said)
@@ -199,7 +199,7 @@ class Task(Generic[P, R_co]):
         return await self._enqueuer.aenqueue(self.new_job(payload=self.arguments.encode(args, kwargs)))
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> NewJob:
-        """Return this call as a job that is not enqueued yet, for `hf.enqueue_many`."""
+        """Return this call as a job without enqueueing it, for `hf.enqueue_many`."""
         if self._connection is not None:
             raise limits.refused(
                 "conn",
@@ -210,9 +210,9 @@ class Task(Generic[P, R_co]):
         return self.new_job(payload=self.arguments.encode(args, kwargs))
 
     def options(self, **overrides: Unpack[CallKeywords]) -> "Task[P, R_co]":
-        """Return the same task, whose calls have these options: `task.options(delay=60).enqueue(…)`.
+        """Return the same task with these options for its calls: `task.options(delay=60).enqueue(…)`.
 
-        Later options win over earlier ones; `None` leaves an option as it was.
+        Later options override earlier ones; `None` leaves an option as it was.
         """
         task = copy.copy(self)
         task.overrides = CallOptions.of(f"a call of {self.name}", overrides).over(self.overrides)
@@ -220,9 +220,9 @@ class Task(Generic[P, R_co]):
         return task
 
     def on(self, conn: Any) -> "Task[P, R_co]":
-        """Return the same task, whose calls are enqueued in the transaction of the caller's connection."""
+        """Return the same task on the caller's connection. Its jobs are enqueued in the transaction there."""
         task = copy.copy(self)
-        task._enqueuer, task._connection = self._enqueuer.on(conn), conn  # noqa: SLF001 - of its own class
+        task._enqueuer, task._connection = self._enqueuer.on(conn), conn  # noqa: SLF001 - the same class
         return task
 
     @functools.cached_property
@@ -231,17 +231,17 @@ class Task(Generic[P, R_co]):
         return self.arguments.context
 
     def decode(self, payload: bytes | str) -> dict[str, Any]:
-        """The keyword arguments to call the function with; raises `BadArguments`."""
+        """Return the keyword arguments for the function; raises `BadArguments`."""
         return self.arguments.decode(payload)
 
     def encode_result(self, value: Any) -> str | None:
-        """What a handler returned as JSON text, `None` for nothing; raises `BadResult`."""
+        """Return a handler's result as JSON text, or `None` if it returned nothing; raises `BadResult`."""
         return None if value is None else result_json(self.name, value)
 
     def decode_result(self, value: Any) -> Any:
-        """A stored result (parsed JSON) as what the function says it returns.
+        """Convert a stored result (parsed JSON) to the function's return type.
 
-        The annotation is a wish, not a check: a result that does not fit it is given as it is.
+        The annotation is not enforced: a result that does not fit it is returned unchanged.
         """
         try:
             return msgspec.convert(value, self._returns, str_keys=True, dec_hook=from_hook)
@@ -255,32 +255,32 @@ class Task(Generic[P, R_co]):
         except (NameError, TypeError):
             return Any
         results = tuple(kind for kind in alternatives(hint) if kind not in _OUTCOMES)
-        return Union[results] if results else Any  # noqa: UP007 - a union of what is only known here
+        return Union[results] if results else Any  # noqa: UP007 - its members are only known at run time
 
 
 def result_json(task: str, value: Any) -> str:
-    """A result as JSON text; raises `BadResult`."""
+    """Return a result as JSON text; raises `BadResult`."""
     try:
         text = to_json(value).decode()
     except Unstorable as trouble:
         path = "result" + trouble.path
         raise BadResult(
             f"{task}: the handler's result cannot be stored: {path}: {trouble.reason}",
-            hint="Return plain values, or store the rest elsewhere and return where it is.",
+            hint="Return plain values, or store the rest elsewhere and return its location.",
             task=task,
             path=path,
         ) from trouble
     if len(text) > RESULT_LIMIT:
         raise BadResult(
             f"{task}: the handler's result has {len(text):,} characters of JSON",
-            hint=f"At most {RESULT_LIMIT:,} can be stored; store it elsewhere and return where it is.",
+            hint=f"At most {RESULT_LIMIT:,} can be stored; store it elsewhere and return its location.",
             task=task,
         )
     return text
 
 
 class Sending:
-    """Jobs on their way to the database, and their ids once they are there."""
+    """Jobs that are being enqueued, and later their ids."""
 
     __slots__ = ("ids", "jobs")
 
@@ -289,8 +289,8 @@ class Sending:
         self.ids: Sequence[JobId] = ()
 
 
-# What surrounds an enqueue and a run, such as a span: it may give the jobs headers, and is told the outcome.
-# It must not raise. A single job comes as a tuple of one.
+# Context managers around an enqueue and a run, for tracing. The first may add headers to the jobs, and the
+# second receives the outcome. Neither may raise. A single job comes as a tuple of one.
 AroundEnqueue = Callable[[Iterable[NewJob]], AbstractContextManager[Sending]]
 AroundRun = Callable[["Claimed"], AbstractContextManager[Callable[["Report"], None]]]
 
@@ -305,7 +305,7 @@ class Registry:
         self.around: AroundRun | None = None
 
     def register(self, task: Task[..., Any], *, name: str | None = None) -> None:
-        """Under another `name` where jobs know it by that one."""
+        """Add a task, under another `name` if its jobs use that one."""
         known = self._tasks.setdefault(name or task.name, task)
         if known is not task:
             raise BadName(
@@ -316,7 +316,7 @@ class Registry:
             )
 
     def get(self, name: str) -> Task[..., Any]:
-        """The task of this name; raises `UnknownTask` with the nearest known one."""
+        """Return the task of this name. Raises `UnknownTask`, which suggests a similar name."""
         try:
             return self._tasks[name]
         except KeyError:
@@ -328,7 +328,7 @@ class Registry:
             ) from None
 
     def settings(self, name: str) -> TaskOptions:
-        """What holds for a task; the defaults for one that is not known here."""
+        """Return the options of a task, or the defaults if it is not known here."""
         known = self._tasks.get(name)
         return TaskOptions() if known is None else known.settings
 
@@ -352,9 +352,9 @@ def named_job(
     /,
     **options: Unpack[CallKeywords],
 ) -> NewJob:
-    """A job of a task that need not be among `tasks`: any JSON as its payload, `{}` if left out.
+    """Return a job of a task by name, which need not be among `tasks`. The payload may be any JSON.
 
-    If the task is among them, it supplies the queue, priority and delay that the call does not give.
+    A task among them supplies the queue, priority and delay that the call does not give.
     """
     if isinstance(task, Task):
         raise limits.refused("task", task, "must be the name of a task", hint="Write task.enqueue(…).")
@@ -399,7 +399,7 @@ def _derived_name(function: Callable[..., Any]) -> str:
 
 
 def _module(function: Callable[..., Any]) -> str:
-    """Where the function lives, by the name under which a worker would import it.
+    """Return the module of a function, under the name by which a worker imports it.
 
     A script that declares and enqueues its own tasks is `__main__` only to itself, and `__mp_main__` to its
     child processes.

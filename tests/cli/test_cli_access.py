@@ -22,7 +22,7 @@ def test_roles_are_made_and_kept_to_queues(holdfast, holdfast_dsn, login, tmp_pa
     role = conninfo_to_dict(dsn)["user"]
 
     assert holdfast("access", "list").out.split() == ["ROLE", "QUEUES", "GRANTED_BY", "GRANTED_AT"]
-    assert f"Role {role} sees and uses acme.*" in holdfast("access", "grant", role, "acme.*").out
+    assert f"Role {role} may use acme.*" in holdfast("access", "grant", role, "acme.*").out
     assert [row["queues"] for row in holdfast("access", "list", "--json").json] == ["acme.*"]
     for queue in ("acme.mail", "other"):
         holdfast("enqueue", "task", "--queue", queue)

@@ -25,7 +25,7 @@ def test_dead_jobs_are_listed(holdfast, dead):
         answer = holdfast("dead", "--after", never)
         assert answer.code == 2
         assert "a time" in answer.err
-    assert "not a time: write how long ago (2h, 3d)" in holdfast("dead", "--after", "yesterday").err
+    assert "not a time. Write a time ago (2h, 3d)" in holdfast("dead", "--after", "yesterday").err
 
 
 def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
@@ -67,7 +67,7 @@ def test_a_queue_is_called_off(holdfast, hf: Holdfast):
     for _ in range(3):
         hf.enqueue("a", queue="mail")
     answer = holdfast("cancel", "--queue", "mail", "--state", "pending")
-    assert answer.out == "Cancelled 3 jobs; requested for 0 that workers hold.\n"
+    assert answer.out == "Cancelled 3 jobs; requested it for 0 that workers hold.\n"
     assert holdfast("cancel", "--task", "a", "--json").json == {"cancelled": 0, "requested": 0}
 
 
@@ -81,7 +81,7 @@ def test_policies_are_set_listed_and_reset(holdfast):
     assert holdfast("policy", "set", "Mail Send", "--max-attempts", "5").code == 2
     nothing = holdfast("policy", "set", "mail.send")
     assert nothing.code == 2
-    assert "Say what to set: --max-attempts, --base, --factor, --cap, --jitter." in nothing.err
+    assert "Give at least one of --max-attempts, --base, --factor, --cap, --jitter." in nothing.err
     assert holdfast("policy", "list").rows == []
 
 
@@ -95,12 +95,13 @@ def test_a_policy_says_what_wins_over_it(holdfast, hf: Holdfast):
     hf.worker().run(drain=True)  # which writes down what they declare
     answer = holdfast("policy", "set", "strict", "--max-attempts", "5")
     assert answer.out == (
-        "The policy of strict is set.\nIts code says @hf.task(max_attempts=2): that wins over 5.\n"
+        "The policy of strict is set.\n"
+        "Its code has @hf.task(max_attempts=2). That overrides the 5 set here.\n"
     )
     answer = holdfast("policy", "set", "open", "--max-attempts", "5")
     assert answer.out == (
         "The policy of open is set.\n"
-        "A max_attempts that a call or @hf.task(max_attempts=...) gives wins over it.\n"
+        "A max_attempts of a call or of @hf.task(max_attempts=...) takes precedence over it.\n"
     )
     assert strict.enqueue().refresh().max_attempts == 2
     assert hf.enqueue("strict").refresh().max_attempts == 5

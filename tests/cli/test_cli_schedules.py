@@ -62,7 +62,7 @@ def test_a_schedule_is_changed(holdfast, hf: Holdfast):
     assert holdfast("schedule", "change", "beat", "--cron", "@daily", "--payload", "[2]").code == 0
     (row,) = hf.schedules.list()
     assert (row.cron, row.every, row.payload, row.declared) == ("@daily", None, [2], False)
-    assert "Say what to change" in holdfast("schedule", "change", "beat").err
+    assert "Give at least one option" in holdfast("schedule", "change", "beat").err
 
 
 def test_pause_resume_run_and_remove(holdfast, hf: Holdfast):

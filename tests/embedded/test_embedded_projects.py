@@ -172,7 +172,7 @@ def test_a_home_of_the_first_release_is_named_as_long_as_it_holds_jobs(data, dir
         connection.execute(RELEASED.read_bytes())
         connection.execute("select holdfast.enqueue('mail.welcome')")
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
-    line = f"still holds 1 job. To go on with it: export HOLDFAST_HOME={earlier}\n"
+    line = f"still holds 1 job. To continue with it: export HOLDFAST_HOME={earlier}\n"
     for _ in range(2):
         with embedded.start_for_project(), embedded.start_for_project():
             pass
@@ -201,4 +201,6 @@ def test_a_home_of_the_first_release_that_cannot_be_looked_into_is_named(
     earlier.chmod(0o711)
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     with embedded.start_for_project():
-        assert f"may hold jobs. To go on with it: export HOLDFAST_HOME={earlier}\n" in capsys.readouterr().err
+        assert (
+            f"may hold jobs. To continue with it: export HOLDFAST_HOME={earlier}\n" in capsys.readouterr().err
+        )

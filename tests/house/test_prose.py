@@ -20,7 +20,7 @@ HOUSE = Path(__file__).parents[2]
 TARGET = 2.0
 # The share that a part may have today. Lower a figure when its part has become better; never raise one.
 CEILINGS = {
-    "src": 5.0,
+    "src": TARGET,
     "sql": TARGET,
     "docs": TARGET,
     "readme": TARGET,

@@ -125,7 +125,9 @@ def test_a_connection_among_the_arguments_is_answered_with_on(things):
 
 
 def test_a_namespace_that_is_called_names_the_method_to_write(things):
-    with pytest.raises(UnknownMethod, match=r"hf\.things is no function.*Write hf\.things\.list\(…\)"):
+    with pytest.raises(
+        UnknownMethod, match=r"hf\.things is no longer a function.*Write hf\.things\.list\(…\)"
+    ):
         things(limit=5)
 
 

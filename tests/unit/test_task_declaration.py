@@ -282,7 +282,7 @@ def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():
         ),
         ("timeout", None, "It is an option of a task: @hf.task(timeout=…)."),
         ("run_at", "It is an option of a call: task.options(run_at=…).", None),
-        ("expires", *["A job that waits does not expire. Cancel it with job.cancel()."] * 2),
+        ("expires", *["A waiting job does not expire. Cancel it with job.cancel()."] * 2),
     ],
 )
 def test_an_option_of_another_queue_is_answered_with_ours(theirs, of_a_task, of_a_call):

@@ -232,7 +232,7 @@ def test_an_unknown_option_is_refused_with_the_nearest(hf: Holdfast):
 
 def test_what_belongs_to_a_single_job_is_refused(hf: Holdfast, ticks):
     call = hf.tasks.get("beat").options(delay=5).call()
-    with pytest.raises(BadValue, match="a schedule says when"):
+    with pytest.raises(BadValue, match="the schedule sets the times"):
         hf.schedules.add("pulse", call, every=60)
     with pytest.raises(BadValue, match="must be a call"):
         hf.schedules.add("pulse", print, every=60)  # type: ignore[arg-type]

@@ -12,10 +12,10 @@ from holdfast.operations.grants import GrantRow
 @click.group(cls=Actions)
 @common_options
 def access() -> None:
-    """Keep roles to some queues: list, grant and revoke.
+    """Restrict roles to some queues: list, grant and revoke.
 
-    What a role may do at all comes from holdfast_producer, _worker, _viewer and _operator, which
-    `holdfast migrate --roles` makes and a DBA grants.
+    The rights themselves come from holdfast_producer, _worker, _viewer and _operator. `holdfast migrate
+    --roles` creates these roles, and a DBA grants them.
     """
 
 
@@ -23,13 +23,13 @@ def access() -> None:
 @common_options
 @pass_settings
 def list_(settings: Settings) -> None:
-    """Which roles are kept to which queues. A role that is not here may use them all."""
+    """List the roles that are restricted to some queues. Any other role may use all queues."""
     with settings.connect() as hf:
         found = hf.grants.list()
     if settings.as_json:
         show_json(found)
     else:
-        show_table(_COLUMNS, found, empty="No role is kept to some queues.")
+        show_table(_COLUMNS, found, empty="No role is restricted to some queues.")
 
 
 @access.command()
@@ -38,29 +38,31 @@ def list_(settings: Settings) -> None:
 @common_options
 @pass_settings
 def grant(settings: Settings, role: str, queues: tuple[str, ...]) -> None:
-    """Keep a role to these queues, besides those that it was granted before.
+    """Restrict a role to these queues. Queues that it was granted before remain allowed.
 
     \b
-      holdfast access grant acme_app 'acme.*'       all queues that begin with acme.
+      holdfast access grant acme_app 'acme.*'       every queue whose name starts with acme.
     """
     with settings.connect() as hf:
         hf.grants.grant(role, queues)
     if settings.as_json:
         show_json({"role": role, "queues": list(queues), "outcome": "granted"})
     else:
-        click.echo(f"Role {role} sees and uses {', '.join(queues)}, and what it was granted before.")
+        click.echo(f"Role {role} may use {', '.join(queues)}, and the queues that it was granted before.")
 
 
 @access.command()
 @click.argument("role")
 @click.argument("queues", metavar="[QUEUES]...", nargs=-1)
 @common_options
-@click.option("--all", "everything", is_flag=True, help="Keep the role to none: it may use every queue.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Remove the restriction: the role may use every queue."
+)
 @pass_settings
 def revoke(settings: Settings, role: str, queues: tuple[str, ...], *, everything: bool) -> None:
-    """Take queues away from a role that is kept to some."""
+    """Take queues away from a role that is restricted to some."""
     if bool(queues) == everything:
-        raise click.UsageError("Name the queues, or say --all to let the role use every queue.")
+        raise click.UsageError("Name the queues, or give --all to let the role use every queue.")
     with settings.connect() as hf:
         revoked = hf.grants.revoke(role, queues or None)
     if settings.as_json:

@@ -1,4 +1,4 @@
-"""Finds the app that a worker runs: `module:attribute`, as other tools name it."""
+"""Load the app that a worker runs. It is named `module:attribute`, as in other tools."""
 
 import sys
 import traceback
@@ -23,11 +23,11 @@ class AppNotFound(HoldfastError):  # noqa: N818 - as in holdfast.errors
 
 
 class AppMisnamed(AppNotFound, BadInput):
-    """What was given does not name an app. Write module:attribute."""
+    """The argument does not name an app. Write module:attribute."""
 
 
 def load_app(name: str) -> Holdfast:
-    """The Holdfast that `module:attribute` names; the current directory is looked into first."""
+    """Return the Holdfast that `module:attribute` names; the current directory is searched first."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise AppMisnamed(
@@ -94,7 +94,7 @@ def _no_module(name: str, module_name: str, missing: str) -> AppNotFound:
 
 
 def _broken(name: str, module_name: str, error: Exception) -> AppNotFound:
-    """The app's own mistake, and where it is."""
+    """Describe an error in the app's own code, with its file and line."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     file, line = frame.filename, frame.lineno
     if isinstance(error, SyntaxError) and error.filename:
@@ -123,9 +123,9 @@ def _holdfast_in(module: ModuleType, name: str, attribute: str) -> Holdfast:
 
 
 def _is_holdfast(value: object) -> bool:
-    """Whether this is one, by its type alone.
+    """Tell from the type alone whether the value is a Holdfast.
 
-    `isinstance` asks an object of another type for its `__class__`, and that sets up a lazy object, such as
-    Django's settings.
+    `isinstance` would also read the value's `__class__`, which sets up a lazy object such as Django's
+    settings.
     """
     return issubclass(type(value), Holdfast)

@@ -1,4 +1,4 @@
-"""Who did what, and when."""
+"""The command that shows the audit log."""
 
 import json
 from datetime import datetime
@@ -12,10 +12,10 @@ from holdfast.operations.audit import AuditRow
 
 
 @click.command()
-@click.option("--target", help="Of this queue, job or schedule.")
-@click.option("--action", help="Of this kind: pause, configure, cancel, replay ...")
-@click.option("--who", help="By this role of the database.")
-@click.option("--since", type=values.past, help="Since then: 2h, 3d, or a time in ISO 8601.")
+@click.option("--target", help="Only changes to this queue, job or schedule.")
+@click.option("--action", help="Only this kind: pause, configure, cancel, replay ...")
+@click.option("--who", help="Only changes by this database role.")
+@click.option("--since", type=values.past, help="Only changes since then: 2h, 3d, or a time in ISO 8601.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=50, show_default=True)
 @common_options
 @pass_settings
@@ -28,13 +28,13 @@ def audit(
     since: datetime | None,
     limit: int,
 ) -> None:
-    """Who paused, configured, cancelled, replayed or removed what, latest first."""
+    """List the changes that people and programs made, latest first."""
     with settings.connect() as hf:
         found = hf.audit.list(target=target, action=action, who=who, since=since, limit=limit)
     if settings.as_json:
         show_json(found)
     else:
-        show_table(_COLUMNS, found, empty="Nothing was done.")
+        show_table(_COLUMNS, found, empty="No changes.")
 
 
 _COLUMNS: list[Column[AuditRow]] = [

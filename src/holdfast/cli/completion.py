@@ -1,4 +1,4 @@
-"""The script with which a shell completes the names of commands and options."""
+"""The command that prints a completion script for the shell."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -20,6 +20,6 @@ def completion(ctx: click.Context, shell: str) -> None:
     made = get_completion_class(shell)
     if made is None:
         raise click.UsageError(f"There is no completion for {shell}.")
-    # Not source(), which runs bash to see how old it is: the script says so itself where it is too old.
+    # Not source(), which runs bash to check its version: the script itself complains about an old one.
     script = made(ctx.find_root().command, {}, "holdfast", "_HOLDFAST_COMPLETE")
     click.echo(script.source_template % script.source_vars())

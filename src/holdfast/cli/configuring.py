@@ -1,4 +1,4 @@
-"""The settings of queues, typed as name=value."""
+"""Commands that change and show the settings of queues."""
 
 import json
 from datetime import timedelta
@@ -23,15 +23,15 @@ _LONG = 30
 @common_options
 @pass_settings
 def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
-    """Change settings of a queue, or of all queues by the name '*'. They hold at once, without a restart.
+    """Change settings of a queue, or of all queues by the name '*'. They apply at once, without a restart.
 
     \b
       holdfast queue configure mail retention=7d age_warning=5m
       holdfast queue configure mail retention=default
       holdfast queue configure '*' disposal=export redacted=password,token
 
-    Durations are written as 90s, 5m, 1h30m or 7d, or as forever or never; lists with commas. The word
-    default goes back to the default. `holdfast queue settings` shows what there is.
+    Write a duration as 90s, 5m, 1h30m, 7d, forever or never, and a list with commas. The word default
+    restores the default. `holdfast queue settings` lists the settings.
     """
     said = cast("SettingKeywords", dict(_read(pair) for pair in pairs))
     with settings.connect() as hf:
@@ -53,7 +53,7 @@ def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def settings(settings: Settings, queue: str | None) -> None:
-    """The settings of a queue. Without a queue: the defaults of all, then what queues have of their own."""
+    """Show the settings of a queue. Without a queue: the defaults, then each queue's own settings."""
     with settings.connect() as hf:
         found = hf.settings.list(queue)
     shown = [row for row in found if queue is not None or row.queue == "*" or row.own]
@@ -84,7 +84,7 @@ def _value(name: str, text: str) -> Any:
     try:
         return json.loads(text.lower())
     except json.JSONDecodeError:
-        return text  # the database says what it may be
+        return text  # the database checks it
 
 
 def _after(change: Change) -> str:

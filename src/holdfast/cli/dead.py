@@ -1,4 +1,4 @@
-"""Commands about dead letters: look, replay, purge; and give up a job that waits."""
+"""Commands for dead letters: list, replay, purge; and give up a waiting job."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,20 +20,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _filters(command: F) -> F:
-    """Give a command the options that say which dead jobs are meant."""
+    """Add the options that select dead jobs to a command."""
     options = [
         click.option("--queue", help="Only jobs of this queue."),
         click.option("--task", help="Only jobs of this task."),
         click.option("--error", metavar="TEXT", help="Only jobs whose last error contains this."),
-        click.option("--after", type=values.past, help="Only those that died since then: 2h, 3d, or a time."),
-        click.option("--before", type=values.past, help="Only those that died before then."),
+        click.option("--after", type=values.past, help="Only jobs that died since then: 2h, 3d, or a time."),
+        click.option("--before", type=values.past, help="Only jobs that died before then."),
     ]
     for option in reversed(options):
         command = option(command)
     return command
 
 
-_all = click.option("--all", "everything", is_flag=True, help="All of them.")
+_all = click.option("--all", "everything", is_flag=True, help="All dead jobs.")
 
 
 @click.command()
@@ -63,7 +63,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
 @common_options
 @_filters
 @_all
-@click.option("--start-over", is_flag=True, help="Do the steps again that they have finished.")
+@click.option("--start-over", is_flag=True, help="Repeat the steps that they have finished.")
 @pass_settings
 def replay(
     settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, start_over: bool, **which: Any
@@ -96,10 +96,10 @@ def purge(settings: Settings, /, ids: tuple[UUID, ...], *, everything: bool, **w
 @click.command()
 @ids_argument
 @common_options
-@click.option("--reason", help="Why; it becomes the last error.")
+@click.option("--reason", help="The reason; it becomes the last error of the jobs.")
 @pass_settings
 def give_up(settings: Settings, ids: tuple[UUID, ...], *, reason: str | None) -> None:
-    """Send waiting jobs to the dead letters, from where they can be replayed."""
+    """Move waiting jobs to the dead letters. They can be replayed later."""
     each(settings, ids, partial(Job.give_up, reason=reason), good={"dead"})
 
 
@@ -113,7 +113,7 @@ def _on_some(
     done: str,
 ) -> None:
     if bool(ids) == bool(which):
-        raise click.UsageError("Name jobs by ID, or say which by --queue, --task, … , or --all.")
+        raise click.UsageError("Name jobs by ID, or select them by --queue, --task, … , or --all.")
     if ids:
         each(settings, ids, to_one, good={"pending", "purged"})
         return

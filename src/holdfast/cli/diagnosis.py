@@ -1,4 +1,4 @@
-"""Commands for when something is wrong: with one job, or with the database underneath."""
+"""Commands that explain what is wrong with one job, or with the database."""
 
 from collections.abc import Iterable
 from uuid import UUID
@@ -20,8 +20,8 @@ EXIT_CODES = {"critical": 2, "warning": 1}
 def why(settings: Settings, job_id: UUID) -> None:
     """Say why a job does not run, and what to do about it.
 
-    The first answer is the decisive one; what else stands in its way comes after it. A job that has ended,
-    and an id that nobody knows, are explained as well.
+    The first answer is the decisive one; other obstacles follow. A job that has ended and an unknown id are
+    explained as well.
     """
     with settings.connect() as hf:
         reasons = hf.jobs.why(job_id)
@@ -33,14 +33,14 @@ def why(settings: Settings, job_id: UUID) -> None:
 
 @click.command()
 @common_options
-@click.option("--all", "healthy", is_flag=True, help="Also the checks that found nothing.")
+@click.option("--all", "healthy", is_flag=True, help="Also list the checks that found nothing.")
 @pass_settings
 def doctor(settings: Settings, *, healthy: bool) -> None:
-    """Look for what is wrong with the database underneath, and say what to do.
+    """Check the database for problems, and say what to do about each.
 
-    Settings that endanger jobs, old snapshots and who holds them, missing indexes, duties that fail, jobs
-    that nobody serves, rights that are too wide, and more. The exit code is 2 if something is critical, 1 if
-    there is a warning, 3 if it could not be asked, else 0.
+    It finds settings that endanger jobs, old snapshots and their holders, missing indexes, failing duties,
+    jobs without a worker, rights that are too wide, and more. The exit code is 2 if something is critical, 1
+    if there is a warning, 3 if the checks could not run, and otherwise 0.
 
     \b
       holdfast doctor
@@ -61,7 +61,7 @@ def doctor(settings: Settings, *, healthy: bool) -> None:
 
 
 def _show(parts: Iterable[tuple[str, str, str | None, str | None]]) -> None:
-    """Each as a heading, what is to be said, and what to do below it."""
+    """Print each part as a heading, a text and the remedy below it."""
     screen = console()
     screen.soft_wrap = True
     for heading, style, text, remedy in parts:

@@ -20,18 +20,20 @@ from holdfast.values.limits import ATTEMPTS
 @click.argument("task")
 @click.argument("payload", metavar="[JSON]", type=values.json, default="{}")
 @common_options
-@click.option("--queue", help="The queue to put it in.  [default: default]")
+@click.option("--queue", help="The queue of the job.  [default: default]")
 @click.option(
     "--priority",
     type=values.priority,
     help="A number, or user (150), system (100), backfill (30); larger is sooner.",
 )
+@click.option("--delay", type=values.duration, help="Run it after this delay: 90s, 5m, 1h30m, 2d.")
+@click.option("--run-at", type=values.time, help="Run it at this time or later: 2030-01-31T09:00+01:00.")
 @click.option(
-    "--delay", type=values.duration, help="Run it no sooner than after this long: 90s, 5m, 1h30m, 2d."
+    "--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1]), help="The number of attempts."
 )
-@click.option("--run-at", type=values.time, help="Run it no sooner than then: 2030-01-31T09:00+01:00.")
-@click.option("--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1]), help="Try it this often.")
-@click.option("--id", type=click.UUID, help="Your own UUID: the same job with the same id is enqueued once.")
+@click.option(
+    "--id", type=click.UUID, help="Your own UUID: enqueueing the same job twice with one id makes one job."
+)
 @pass_settings
 def enqueue(
     settings: Settings,
@@ -46,7 +48,7 @@ def enqueue(
     """Enqueue one job.
 
     JSON is an object with the arguments of TASK; `-` reads it from standard input. Prints the id of the
-    job. The task need not be known here: whichever worker knows it will run it.
+    job. The task need not be known here: any worker that knows it can run it.
 
     \b
       holdfast enqueue mail.welcome '{"user_id": 7}'
@@ -90,15 +92,15 @@ def cancel(
     state: str | None,
     everything: bool,
 ) -> None:
-    """Call jobs off: by ID, or all of a queue or a task.
+    """Cancel jobs: by ID, or all of a queue or a task.
 
-    A job that nobody has claimed is cancelled at once. For one that a worker holds the cancel is
-    `requested`: its handler is told, and it is cancelled unless it completes first. The exit code is 1 if a
-    job had already ended in another way, or does not exist.
+    A job that no worker has claimed is cancelled at once. For a job that a worker holds, the outcome is
+    `requested`: its handler learns of it, and the job is cancelled unless it completes first. The exit code
+    is 1 if a job had already ended in another way, or does not exist.
     """
     many = bool(queue or task or everything)
     if bool(ids) == many or (state and ids):
-        raise click.UsageError("Name jobs by ID, or say which by --queue, --task or both, or --all.")
+        raise click.UsageError("Name jobs by ID, or select them by --queue, --task or both, or --all.")
     if ids:
         each(settings, ids, Job.cancel, good={"cancelled", "requested"})
         return
@@ -110,7 +112,7 @@ def cancel(
         show_json(done)
     else:
         click.echo(
-            f"Cancelled {plural(done.cancelled, 'job')}; requested for {done.requested} that workers hold."
+            f"Cancelled {plural(done.cancelled, 'job')}; requested it for {done.requested} that workers hold."
         )
 
 
@@ -119,10 +121,9 @@ def cancel(
 @common_options
 @pass_settings
 def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
-    """Do not let jobs wait for their time or their backoff.
+    """Run scheduled jobs now, without waiting for their time or their backoff.
 
-    Prints the state that each one has then. The exit code is 1 if a job has already ended, or does not
-    exist.
+    Prints the new state of each job. The exit code is 1 if a job has already ended, or does not exist.
     """
     each(settings, ids, Job.run_now, good={"pending", "claimed", "running"})
 
@@ -130,15 +131,15 @@ def run_now(settings: Settings, ids: tuple[UUID, ...]) -> None:
 @click.command()
 @ids_argument
 @common_options
-@click.option("--delay", type=values.duration, help="How long from now: 90s, 5m, 1h30m, 2d.")
-@click.option("--run-at", type=values.time, help="When: 2030-01-31T09:00+01:00.")
+@click.option("--delay", type=values.duration, help="The time from now: 90s, 5m, 1h30m, 2d.")
+@click.option("--run-at", type=values.time, help="The new time: 2030-01-31T09:00+01:00.")
 @pass_settings
 def reschedule(
     settings: Settings, ids: tuple[UUID, ...], *, delay: timedelta | None, run_at: datetime | None
 ) -> None:
-    """Give jobs that wait for their time, or their backoff, another one.
+    """Change the time of jobs that wait for their time or their backoff.
 
-    The exit code is 1 if a job does not wait for its time, or does not exist.
+    The exit code is 1 if a job is not scheduled, or does not exist.
     """
     if (delay is None) == (run_at is None):
         raise click.UsageError("Give either --delay or --run-at.")
@@ -152,7 +153,10 @@ def reschedule(
 
 
 def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], str], good: set[str]) -> None:
-    """Do it to each job, whatever becomes of the others; it is `good` by the first word of its outcome."""
+    """Apply the action to each job, even if it fails for another.
+
+    It succeeded if the first word of its outcome is in `good`.
+    """
     outcomes: list[tuple[UUID, str, str | None]] = []
     with settings.connect() as hf:
         for job_id in dict.fromkeys(ids):
@@ -173,7 +177,7 @@ def each(settings: Settings, ids: Sequence[UUID], action: Callable[[Job[Any]], s
 
 
 def _unmoved(state: str) -> str:
-    """Why nothing was done to a job, and what can be."""
+    """Explain why a job was left as it is, and what can be done."""
     return f"it is {state} already" + ("; holdfast replay ID starts it again" if state == "dead" else "")
 
 

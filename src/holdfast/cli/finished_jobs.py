@@ -1,4 +1,4 @@
-"""One line on the terminal for each job that a worker has finished, and the whole story of a failure.
+"""A line on the terminal for each job that a worker has finished, with the traceback of a failure.
 
     09:30:00  completed  mail.welcome  019a5d3e-…  in 12ms
     09:30:01  failed     mail.welcome  019a5d3f-…  in 3ms, attempt 1 of 3
@@ -7,8 +7,8 @@
       ConnectionError: the mail server is busy
       next try at 09:31:04 (in 1m 3s)
 
-The worker only hands over its reports. A thread writes them, because a terminal can be slow or stopped, and
-asks the database when a failed job is tried again.
+The worker only hands over its reports. A thread writes the lines, because a terminal can be slow or stopped.
+The same thread asks the database when a failed job is tried again.
 """
 
 import threading
@@ -28,7 +28,7 @@ from holdfast.telemetry import subscribe
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobSnapshot
 
-# Beyond this many unwritten lines jobs are only counted: neither reader nor terminal can keep up.
+# With more unwritten lines than this, jobs are only counted: the terminal cannot keep up.
 BACKLOG = 1_000
 _GOODBYE_SECONDS = 2.0
 _FAILURES = {"failed", "interrupted"}
@@ -43,7 +43,7 @@ class _Finished(NamedTuple):
 
 @contextmanager
 def shown(hf: Holdfast, who: str | None = None) -> Iterator[None]:
-    """Write a line on standard error for each job that a worker of this process finishes meanwhile."""
+    """Write a line on standard error for each job that this process finishes within the block."""
     console = _Console(hf, who)
     unsubscribe = subscribe(console.hear)
     try:
@@ -59,7 +59,7 @@ class _Console:
         self._who = f"{who}  " if who else ""
         self._finished: deque[_Finished] = deque()
         self._uncounted = 0
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._write_all, name="holdfast-finished-jobs", daemon=True)
         self._thread.start()
@@ -68,7 +68,7 @@ class _Console:
         if event != "jobs.finished":
             return
         at, refused = datetime.now(UTC), {refusal.id for refusal in fields["refused"]}
-        with self._news:
+        with self._changed:
             for job, report in zip(fields["jobs"], fields["reports"], strict=True):
                 if job is None or report.outcome == "released" or report.id in refused:
                     continue  # it was not finished here
@@ -76,18 +76,18 @@ class _Console:
                     self._finished.append(_Finished(at, job, report))
                 else:
                     self._uncounted += 1
-            self._news.notify()
+            self._changed.notify()
 
     def close(self) -> None:
-        with self._news:
+        with self._changed:
             self._closed = True
-            self._news.notify()
+            self._changed.notify()
         self._thread.join(_GOODBYE_SECONDS)
 
     def _write_all(self) -> None:
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._finished or self._closed)
+            with self._changed:
+                self._changed.wait_for(lambda: self._finished or self._closed)
                 some, self._finished = list(self._finished), deque()
                 uncounted, self._uncounted = self._uncounted, 0
             if not some:
@@ -106,14 +106,14 @@ class _Console:
             text = report.traceback or report.error or ""
             lines += [f"  {line}" for line in clean(text, lines=True).strip().splitlines()]
             lines += [f"  {line}" for line in self._what_next(finished)]
-        # In one piece, so that no log line comes in between.
+        # One call, because log lines could come between several.
         click.echo("\n".join(lines), err=True)
 
     def _what_next(self, finished: _Finished) -> list[str]:
         try:
             now = self._hf.job(finished.job.id).refresh()
         except HoldfastError:
-            return []  # not allowed, or the database is away: nothing certain can be said
+            return []  # this role may not look, or the database is away
         return _next_try(now, finished)
 
 
@@ -142,7 +142,7 @@ def _next_try(now: JobSnapshot, finished: _Finished) -> list[str]:
 
 
 def _clock(moment: datetime) -> str:
-    """The time of day here, with the date where that is another one."""
+    """Return the local time of day, with the date if it is not today."""
     local = moment.astimezone()
     today = local.date() == datetime.now(UTC).astimezone().date()
     return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""Commands that follow jobs as they go: a bar, a log, a result."""
+"""Commands that follow jobs while they run: a progress bar, events, the result."""
 
 import json as parser
 from datetime import timedelta
@@ -28,10 +28,10 @@ _BAR = 30
 @pass_settings
 @click.pass_context
 def watch(ctx: click.Context, settings: Settings, job_id: UUID) -> None:
-    """Watch a job until it has ended: stage, bar and time left.
+    """Watch a job until it has ended: its stage, progress and time left.
 
-    In a pipe there is a line for each change; with --json each is an object. The exit code is 1 if the job
-    has ended without a result.
+    A pipe gets one line for each change, or one object with --json. The exit code is 1 if the job has not
+    completed.
     """
     with settings.connect() as hf:
         handle = hf.job(job_id)
@@ -49,9 +49,9 @@ def watch(ctx: click.Context, settings: Settings, job_id: UUID) -> None:
 @click.command()
 @click.argument("job_id", metavar="[ID]", type=click.UUID, required=False)
 @common_options
-@click.option("--queue", help="The events of this queue.")
-@click.option("--after", metavar="CURSOR", help='Only those after this cursor; "now" for those that come.')
-@click.option("--follow", is_flag=True, help="Wait for more: until the job has ended, or for ever.")
+@click.option("--queue", help="Only events of this queue.")
+@click.option("--after", metavar="CURSOR", help='Only events after this cursor; "now" for new ones only.')
+@click.option("--follow", is_flag=True, help="Wait for more events, until the job has ended or until Ctrl-C.")
 @pass_settings
 def events(
     settings: Settings, job_id: UUID | None, *, queue: str | None, after: str | None, follow: bool
@@ -61,7 +61,7 @@ def events(
     \b
       holdfast events 01890a5d-ac96-774b-bcce-b302099a8057
       holdfast events --queue mail --follow
-      holdfast events --after now --follow --json      each with its cursor, to go on after it
+      holdfast events --after now --follow --json      each with its cursor, to continue from
     """
     if job_id is not None and queue is not None:
         raise click.UsageError("Name a job by ID, or a queue, not both.")
@@ -81,13 +81,13 @@ def events(
 def result(settings: Settings, job_id: UUID, *, timeout: timedelta | None) -> None:
     """Wait for the end of a job and print its result as JSON.
 
-    The exit code is 1 if it has none: dead, cancelled, or not ended in time.
+    The exit code is 1 if there is no result: the job is dead, cancelled, or has not ended in time.
     """
     with settings.connect() as hf:
         try:
             handle = hf.job(job_id)
             handle.result(timeout)
-            show_json(handle.refresh().result)  # as it may be seen
+            show_json(handle.refresh().result)  # with its secrets masked
         except Unsuccessful as error:
             raise Failure(error.message, f"holdfast job {job_id} shows more.") from error
         except TimeoutError as error:
@@ -99,26 +99,26 @@ def _live(snapshots: Any) -> JobSnapshot:
 
     with Live(console=console(), auto_refresh=False) as screen:
         for job in snapshots:
-            screen.update(_picture(job), refresh=True)
+            screen.update(_rendered(job), refresh=True)
     return job  # type: ignore[no-any-return]
 
 
-def _picture(job: JobSnapshot) -> "RenderableType":
+def _rendered(job: JobSnapshot) -> "RenderableType":
     from rich.text import Text  # noqa: PLC0415
 
-    picture = Text(f"{job.task}  ", style="bold")
-    picture.append(job.state.value, STATE_STYLES[job.state])
+    text = Text(f"{job.task}  ", style="bold")
+    text.append(job.state.value, STATE_STYLES[job.state])
     if job.attempt > 1 or job.state is JobState.DEAD:
-        picture.append(f"  attempt {job.attempt} of {job.max_attempts}", "dim")
+        text.append(f"  attempt {job.attempt} of {job.max_attempts}", "dim")
     if job.progress is not None:
         full = round(job.progress * _BAR / 100)
-        picture.append(f"\n{'━' * full}", "green")
-        picture.append("━" * (_BAR - full), "dim")
-        picture.append(f" {job.progress:3d}%")
+        text.append(f"\n{'━' * full}", "green")
+        text.append("━" * (_BAR - full), "dim")
+        text.append(f" {job.progress:3d}%")
     notes = _notes(job)
     if notes:
-        picture.append(f"\n{' · '.join(notes)}")
-    return picture
+        text.append(f"\n{' · '.join(notes)}")
+    return text
 
 
 def _line(job: JobSnapshot) -> str:
@@ -128,7 +128,7 @@ def _line(job: JobSnapshot) -> str:
 
 def _notes(job: JobSnapshot) -> list[str]:
     ended = f"took {times.span(job.duration)}" if job.state.final and job.duration is not None else None
-    # While it runs, that is the error of an attempt before.
+    # While the job runs, its last error belongs to an earlier attempt.
     quiet = job.state in {JobState.COMPLETED, JobState.CLAIMED, JobState.RUNNING}
     error = None if quiet else first_line(job.last_error)
     return [clean(part) for part in (*how_far(job), ended, error) if part]

@@ -1,4 +1,4 @@
-"""Whether the queues are well, for monitoring."""
+"""The command that judges the health of the queues, for monitoring."""
 
 import click
 
@@ -23,11 +23,11 @@ _COLUMNS: list[Column[QueueReport]] = [
 @click.pass_context
 @pass_settings
 def health(settings: Settings, ctx: click.Context, queue: str | None) -> None:
-    """Whether the queues are well: jobs that wait for long, failures, missing workers.
+    """Check the queues for jobs that wait too long, failures and missing workers.
 
-    Exits with 0 if all are, with 1 for a warning, with 2 if one is critical, with 3 if it could not ask.
-    The thresholds are settings of each queue; by default the oldest job may wait for a minute, and for ten
-    until it is critical.
+    The exit code is 0 if all queues are healthy, 1 for a warning, 2 if one is critical, 3 if the check could
+    not run. The thresholds are settings of each queue. By default, a queue has a warning when its oldest job
+    has waited for a minute, and is critical after ten.
     """
     with unknown_if_refused(), settings.connect() as hf:
         found = hf.health.check(queue)

@@ -1,4 +1,4 @@
-"""Commands to begin with: install the schema, watch the demo, open psql."""
+"""Commands for the first steps: install the schema, watch the demo, open psql."""
 
 import os
 import signal
@@ -20,21 +20,21 @@ ROLES = ["holdfast_producer", "holdfast_worker", "holdfast_viewer", "holdfast_op
 @click.command()
 @common_options
 @click.option("--print", "printed", is_flag=True, help="Print the SQL for a DBA instead of running it.")
-@click.option("--roles", is_flag=True, help="Also make the roles of those who use it, with their rights.")
+@click.option("--roles", is_flag=True, help="Also create the holdfast_ roles, with their rights.")
 @click.option("--verbose", is_flag=True, help="Also list the SQL files that were applied.")
 @pass_settings
 def migrate(settings: Settings, *, printed: bool, roles: bool, verbose: bool) -> None:
     """Install the schema, or bring it up to this release.
 
-    It is safe to run at any time, by any number of processes at once, and while workers work. An embedded
-    PostgreSQL is migrated by itself.
+    It is safe to run at any time: while workers run, and in several processes at once. An embedded PostgreSQL
+    is migrated automatically.
 
-    With --print nothing is changed. What is printed are the statements that the database lacks; without
-    --dsn and HOLDFAST_DSN, all of them.
+    With --print nothing is changed. It prints the statements that the database lacks; without --dsn and
+    HOLDFAST_DSN, all of them.
 
-    With --roles, the roles holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator are made
-    where the cluster has none yet, and get their rights in this database; grant them to those who log in.
-    Once they are in, every migrate keeps their rights up to date.
+    --roles creates the roles holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator if the
+    cluster lacks them, and gives them their rights in this database. Grant them to the roles that log in.
+    Later migrations keep their rights up to date.
 
     \b
       holdfast migrate
@@ -76,8 +76,8 @@ def _missing_sql(settings: Settings, *, roles: bool) -> str:
 def demo(settings: Settings) -> None:
     """Watch jobs run, fail, retry and finish.
 
-    It ends by itself within a minute, and leaves nothing behind: without --dsn it all happens on a
-    PostgreSQL of its own in a temporary directory.
+    It ends within a minute and leaves nothing behind. Without --dsn it runs on its own PostgreSQL in a
+    temporary directory.
     """
     from holdfast.demo import main  # noqa: PLC0415 - the other commands need not load it
 
@@ -88,13 +88,13 @@ def demo(settings: Settings) -> None:
 @common_options
 @pass_settings
 def dsn(settings: Settings) -> None:
-    """Say which database the commands talk to, without its password."""
+    """Print the DSN of the database that the commands use, without its password."""
     with settings.connect() as hf:
         masked = mask_dsn(hf.dsn)
     if settings.as_json:
         show_json({"dsn": masked, "source": settings.source})
     else:
-        # Only the DSN on stdout, so that it can be handed on: psql "$(holdfast dsn)".
+        # Only the DSN goes to stdout, for use in other commands: psql "$(holdfast dsn)".
         click.echo(masked)
         click.echo(f"({settings.source})", err=True)
 
@@ -109,7 +109,7 @@ def dsn(settings: Settings) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @pass_settings
 def psql(settings: Settings, arguments: tuple[str, ...]) -> None:
-    """Open psql on the same database; arguments are passed on to it.
+    """Open psql on the same database, with the given arguments.
 
     \b
       holdfast psql
@@ -124,20 +124,20 @@ def psql(settings: Settings, arguments: tuple[str, ...]) -> None:
     with settings.connect() as hf:
         environment = os.environ | _environment(hf)
         if settings.source == "embedded":
-            # It stays a child, so that the embedded server has a user for as long as psql is open.
+            # psql stays a child: the embedded server runs as long as this process uses it.
             raise SystemExit(_wait_for([program, *arguments], environment))
     os.execve(program, [program, *arguments], environment)  # noqa: S606 - what the user asked for
 
 
 def _environment(hf: Holdfast) -> dict[str, str]:
-    """The address as the variables that psql reads: on its command line, all could see the password."""
+    """Return the address as environment variables of psql: a command line would show the password."""
     with hf.database.connection() as connection:
         options = connection.pgconn.info
     return {option.envvar.decode(): option.val.decode() for option in options if option.envvar and option.val}
 
 
 def _wait_for(command: list[str], environment: dict[str, str]) -> int:
-    # Ctrl-C reaches both of us and means psql's query. (Ignored outright, it would be ignored there too.)
+    # Ctrl-C reaches both processes and is meant for psql's query. (SIG_IGN would be inherited by psql.)
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         return subprocess.run(command, env=environment, check=False).returncode  # noqa: S603 - as asked for

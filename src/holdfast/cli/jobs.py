@@ -1,4 +1,4 @@
-"""Commands that look at jobs. The database has masked their secrets already."""
+"""Commands that show jobs. The database has already masked their secrets."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ _STEP_LENGTH = 60
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="At most this many."
 )
-@click.option("--running", is_flag=True, help="Those that run, on a terminal as they go, until Ctrl-C.")
+@click.option("--running", is_flag=True, help="Only running jobs; on a terminal, updated until Ctrl-C.")
 @pass_settings
 def jobs(
     settings: Settings,
@@ -49,10 +49,10 @@ def jobs(
     limit: int,
     running: bool,
 ) -> None:
-    """List jobs, those that changed last first.
+    """List jobs, the last changed first.
 
     \b
-      holdfast jobs --running                          how far they are, as they go
+      holdfast jobs --running                          the progress of running jobs
       holdfast jobs --queue mail --state dead --json | jq '.[].last_error'
     """
     if running and state is not None:
@@ -73,18 +73,18 @@ def jobs(
 
 
 def show_jobs(settings: Settings, found: list[JobSnapshot], *, limit: int, empty: str) -> None:
-    """Print a list of jobs, of which there may be more."""
+    """Print a list of jobs, with a note if there may be more."""
     if settings.as_json:
         show_json(found)
         return
-    more = f"The {limit} that changed last; --limit shows more." if len(found) == limit else ""
+    more = f"These {limit} changed last; --limit shows more." if len(found) == limit else ""
     show_table(_COLUMNS, found, empty=empty, note=more)
 
 
 @click.command()
 @click.argument("job_id", metavar="ID", type=click.UUID)
 @common_options
-@click.option("--tracebacks", is_flag=True, help="Show the traceback of every attempt, not only of the last.")
+@click.option("--tracebacks", is_flag=True, help="Show the traceback of every attempt, not only the last.")
 @pass_settings
 def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
     """Show one job in full, with its finished steps and the error of each attempt. Secrets are masked."""
@@ -104,7 +104,7 @@ def job(settings: Settings, job_id: UUID, *, tracebacks: bool) -> None:
 
 
 def how_far(job: JobSnapshot) -> tuple[str | None, ...]:
-    """What a running job says of itself, besides its percentage."""
+    """Return the parts of a running job's progress, without the percentage."""
     step = f"step {job.step}" if job.step else None
     left = f"about {times.span(job.time_left)} left" if job.time_left is not None else None
     return job.stage, step, job.message, left
@@ -115,7 +115,7 @@ def _attempt(job: JobSnapshot) -> str:
 
 
 def _when(job: JobSnapshot) -> str:
-    """What a person wants to know about its time, which depends on its state."""
+    """Return the time that matters most in the state of the job."""
     match job.state:
         case JobState.SCHEDULED if job.run_at:
             return times.ago(job.run_at) if job.run_at > job.created_at else "due"

@@ -1,4 +1,4 @@
-"""The command that prints what Prometheus reads."""
+"""The command that prints metrics for Prometheus."""
 
 import click
 
@@ -11,11 +11,11 @@ from holdfast.telemetry.metrics import exposition, families_of
 @common_options
 @pass_settings
 def metrics(settings: Settings) -> None:
-    """Print what stands in the database, in the format of Prometheus.
+    """Print metrics of the queues, in the format of Prometheus.
 
-    Jobs by queue and state, the age of the oldest that waits, workers by status, how full the queue of
-    notifications is. A worker with --http says the same at /metrics/queues, and at /metrics what it does
-    itself.
+    Jobs by queue and state, the age of the oldest waiting job, workers by status, and how full the
+    notification queue is. A worker with --http serves the same metrics at /metrics/queues, and its own at
+    /metrics.
 
     \b
       holdfast metrics > /var/lib/node_exporter/holdfast.prom

@@ -1,4 +1,7 @@
-"""Names that nothing has used so far. That is no error, since a name may come before its first job."""
+"""Notes about names of queues and tasks that are not in use yet, in case one is mistyped.
+
+An unused name is not an error: a command may name a queue before its first job.
+"""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -13,9 +16,9 @@ _DEFAULT = TaskOptions().queue
 
 
 def known_queues(hf: Holdfast) -> set[str] | None:
-    """The queues that a job, a setting, a worker or a schedule has named so far.
+    """Return the queues that a job, a setting, a worker or a schedule has named so far.
 
-    None where that cannot be found out: it is no reason to refuse anything.
+    Returns None if the database does not answer: a command never fails because of this.
     """
     try:
         return {
@@ -28,9 +31,9 @@ def known_queues(hf: Holdfast) -> set[str] | None:
 
 
 def known_tasks(hf: Holdfast) -> dict[str, set[str]] | None:
-    """The tasks that a job, a retry policy, a worker or a schedule has named so far; None as above.
+    """Return the tasks that a job, a retry policy, a worker or a schedule has named so far; None as above.
 
-    With each come the queues of its jobs and schedules.
+    Each maps to the queues of its jobs and schedules.
     """
     try:
         tasks: dict[str, set[str]] = {row.task: set() for row in hf.policies.list()}
@@ -46,7 +49,7 @@ def known_tasks(hf: Holdfast) -> dict[str, set[str]] | None:
 
 
 def doubt(kind: str, name: str | None, known: Collection[str] | None) -> None:
-    """Note on standard error that this queue or task is not known, with the one that was probably meant."""
+    """Note on standard error that a queue or task is not known, and suggest a similar name."""
     if not name or known is None or name in known:
         return
     near = nearest(name, known)
@@ -55,7 +58,7 @@ def doubt(kind: str, name: str | None, known: Collection[str] | None) -> None:
 
 
 def doubt_filter(hf: Holdfast, queue: str | None, task: str | None) -> None:
-    """The same of the names in a filter that has matched nothing."""
+    """Note the unknown names in a filter that has matched nothing."""
     if queue:
         doubt("queue", queue, known_queues(hf))
     if task:
@@ -64,12 +67,12 @@ def doubt_filter(hf: Holdfast, queue: str | None, task: str | None) -> None:
 
 @contextmanager
 def doubting_new(hf: Holdfast, task: str, queue: str | None) -> Iterator[None]:
-    """The same of a job or schedule that the block makes, unless nothing has been used at all.
+    """Note the unknown names of a job or schedule that the block makes, unless no name is in use at all.
 
-    Without a queue it goes to the default one, since no code is loaded that could name another.
+    Without a queue the job goes to the default queue. The task's code may name another, but it is not loaded.
     """
     tasks = known_tasks(hf)
-    # Where one cannot be found out, the other cannot either: do not wait for a lost database twice.
+    # If the first question failed, do not wait for a lost database a second time.
     queues = None if queue is None or tasks is None else known_queues(hf)
     yield
     doubt("task", task, tasks or None)

@@ -1,9 +1,9 @@
-"""What is printed: tables for people, plain lines for pipes, one JSON document for programs.
+"""The forms of output: tables for people, plain lines for pipes, one JSON document for programs.
 
-On a terminal a table has colours and relative times, and is cut to the width of the window. In a pipe it
-has the same columns in full, without colours, times in UTC, `-` for what is empty, and its free text last.
-Text from payloads and errors is anybody's: control characters are shown, never sent to the terminal. JSON has
-them as escapes, in a pipe too: it is the same document.
+On a terminal a table has colours and relative times, and is cut to the width of the window. A pipe gets the
+same columns in full and without colours, with times in UTC, `-` for an empty cell, and free text last. Text
+from payloads and errors is not trusted: control characters are shown as escapes and never reach the terminal.
+JSON escapes them everywhere, so a terminal and a pipe get the same document.
 """
 
 import json
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of ASCII, json escapes all but one itself.
+# Within ASCII, json itself escapes all control characters but one.
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7e]")
 _GAP = 2
 _NARROW = 10
-_ENOUGH = 30  # of free text, to be worth its room
+_ENOUGH = 30  # characters of free text that justify a column
 LIVE_SECONDS = 0.5
 
 STATE_STYLES = {
@@ -50,10 +50,11 @@ STATE_STYLES = {
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column of a table. A pipe gets `title` and `text`, a person `heading` and `seen` where they differ.
+    """One column of a table. A pipe gets `title` and `text`; a terminal gets `heading` and `seen` if they are
+    set.
 
-    Where a window is too narrow, columns with a `spare` are left out, the largest first; then the last
-    column is cut to what room is left.
+    In a narrow window, columns with a `spare` are left out, the largest first; then the last column is cut to
+    the remaining width.
     """
 
     title: str
@@ -80,7 +81,7 @@ def on_terminal() -> bool:
 
 
 def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, note: str = "") -> None:
-    """The rows as a table, or `empty` if there are none; `note` is for people only."""
+    """Print the rows as a table, or `empty` if there are none; `note` appears on a terminal only."""
     if on_terminal():
         _show_pretty(columns, rows, empty, note)
     else:
@@ -92,7 +93,7 @@ def show_json(document: Any) -> None:
 
 
 def json_text(document: Any, *, indent: int | None = None) -> str:
-    """The document as JSON; what a terminal would obey, or read backwards, as escapes of JSON itself."""
+    """Return the document as JSON. Characters that control a terminal become JSON escapes."""
     text = json.dumps(builtin(document), indent=indent, ensure_ascii=False)
     return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else _in_json(found[0]), text)
 
@@ -104,7 +105,7 @@ def console() -> "Console":
 
 
 def clean(value: object, *, lines: bool = False) -> str:
-    """The text with its control characters shown as escapes; line ends too, unless `lines` may stay."""
+    """Return the text with its control characters as escapes; `lines` keeps line ends and tabs."""
     if value is None:
         return ""
     text = str(value)
@@ -136,12 +137,12 @@ def _show_plain(columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
 
 
 def show_live(columns: Sequence[Column[T]], look: Callable[[], Sequence[T]], *, empty: str) -> None:
-    """The table as it is, again and again, until Ctrl-C."""
+    """Print the table and update it until Ctrl-C."""
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    # Not an exception in the middle of a look: what is under way there might take it for its own. Nor an
-    # event: to set it takes the lock that this same thread may hold, as it begins or ends to wait.
+    # Ctrl-C puts an item into a queue. An exception could interrupt a query, where other code might handle
+    # it. An Event could deadlock: setting one takes a lock that this same thread may hold.
     screen, over = console(), SimpleQueue[None]()
     before = signal.signal(signal.SIGINT, lambda *_: over.put(None))
     try:
@@ -154,9 +155,9 @@ def show_live(columns: Sequence[Column[T]], look: Callable[[], Sequence[T]], *, 
     raise KeyboardInterrupt
 
 
-def _comes(news: SimpleQueue[None], seconds: float) -> bool:
+def _comes(items: SimpleQueue[None], seconds: float) -> bool:
     try:
-        news.get(timeout=seconds)
+        items.get(timeout=seconds)
     except Empty:
         return False
     return True
@@ -188,9 +189,10 @@ def _table(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> "Table
 
 
 def _fitting(columns: Sequence[Column[T]], rows: Sequence[T], room: int) -> list[tuple[Column[T], int]]:
-    """The columns that say anything and have room, with their widths.
+    """Return the columns that are not empty and fit, with their widths.
 
-    Columns that can be spared go first. Then text is cut, but never the first column, an id, and no number.
+    Columns with a `spare` are left out first. Then texts are cut, but never the first column, an id, or a
+    number.
     """
     needed = {column.title: max(len(column.cell(row)) for row in rows) for column in columns}
     *firm, last = (column for column in columns if needed[column.title])
@@ -226,7 +228,7 @@ def _escaped(character: str) -> str:
 
 
 def builtin(value: Any) -> Any:
-    """Datetimes as ISO 8601 in UTC, durations as seconds, values with fields as objects."""
+    """Convert to JSON types: datetimes as ISO 8601 in UTC, durations as seconds, records as objects."""
     match value:
         case datetime():
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")

@@ -20,20 +20,20 @@ _OPTIONS = ("max_attempts", "base", "factor", "cap", "jitter")
 @click.group(cls=Actions)
 @common_options
 def policy() -> None:
-    """How tasks are retried: list, set and reset."""
+    """Control how tasks are retried: list, set and reset policies."""
 
 
 @policy.command("list")
 @common_options
 @pass_settings
 def list_(settings: Settings) -> None:
-    """What is set for tasks. A dash is left to the task's queue and the default."""
+    """List the policies of tasks. A dash means that the task's queue or the default decides."""
     with settings.connect() as hf:
         found = hf.policies.list()
     if settings.as_json:
         show_json(found)
     else:
-        show_table(_COLUMNS, found, empty="No task has a policy of its own.")
+        show_table(_COLUMNS, found, empty="No task has its own policy.")
 
 
 @policy.command("set")
@@ -42,7 +42,7 @@ def list_(settings: Settings) -> None:
 @click.option("--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1]), default=3, show_default=True)
 @click.option("--base", type=values.duration, default="1m", show_default=True, help="The first delay.")
 @click.option(
-    "--factor", type=click.FloatRange(1, 100), default=2, show_default=True, help="How it grows each time."
+    "--factor", type=click.FloatRange(1, 100), default=2, show_default=True, help="How much each delay grows."
 )
 @click.option("--cap", type=values.duration, default="1h", show_default=True, help="The longest delay.")
 @click.option(
@@ -50,7 +50,7 @@ def list_(settings: Settings) -> None:
     type=click.FloatRange(0, 1),
     default=0.1,
     show_default=True,
-    help="Up to this fraction on top, at random.",
+    help="A random addition of up to this fraction.",
 )
 @pass_settings
 def set_(
@@ -63,12 +63,12 @@ def set_(
     cap: timedelta,
     jitter: float,
 ) -> None:
-    """Say how a task is retried from now on. This wins over the policy that its code declares.
+    """Set the retry policy of a task. It takes precedence over the policy that its code declares.
 
-    The whole policy is set: what you leave out gets the default that is shown here.
+    This sets the whole policy: an option that you leave out gets the default that is shown here.
 
-    A max_attempts that a call gives, or @hf.task(max_attempts=...), which goes along with every call of the
-    task, wins over it. Jobs that wait already keep what they have; delays hold for them too.
+    A max_attempts of a call or of @hf.task(max_attempts=...) takes precedence over it. Jobs that already wait
+    keep their max_attempts, but the new delays apply to them too.
 
     \b
       holdfast policy set mail.send --max-attempts 5 --base 30s
@@ -76,7 +76,7 @@ def set_(
     named = map(click.get_current_context().get_parameter_source, _OPTIONS)
     if ParameterSource.COMMANDLINE not in named:
         options = ", ".join(f"--{option.replace('_', '-')}" for option in _OPTIONS)
-        raise click.UsageError(f"Say what to set: {options}.")
+        raise click.UsageError(f"Give at least one of {options}.")
     wanted = RetryPolicy(max_attempts=max_attempts, base=base, factor=factor, cap=cap, jitter=jitter)
     with settings.connect() as hf:
         known = known_tasks(hf)
@@ -88,16 +88,18 @@ def set_(
         return
     click.echo(f"The policy of {task} is set.")
     if declared is None:
-        click.echo("A max_attempts that a call or @hf.task(max_attempts=...) gives wins over it.")
+        click.echo("A max_attempts of a call or of @hf.task(max_attempts=...) takes precedence over it.")
     else:
-        click.echo(f"Its code says @hf.task(max_attempts={declared}): that wins over {max_attempts}.")
+        click.echo(
+            f"Its code has @hf.task(max_attempts={declared}). That overrides the {max_attempts} set here."
+        )
 
 
 def _declared_attempts(policies: list[PolicyRow], task: str) -> int | None:
-    """The max_attempts of the task's own declaration, where a worker has told it.
+    """Return the max_attempts that the task's code declares, if a worker has reported it.
 
-    Beside a RetryPolicy it cannot be told from that of the policy, and where an operator has set something
-    before, it is not kept.
+    Returns None if the code also declares a RetryPolicy: the stored number may then be the policy's. It also
+    returns None if an operator had set a policy before.
     """
     return next(
         (row.max_attempts for row in policies if row.task == task and row.declared and row.base is None), None
@@ -109,7 +111,7 @@ def _declared_attempts(policies: list[PolicyRow], task: str) -> int | None:
 @common_options
 @pass_settings
 def reset(settings: Settings, task: str) -> None:
-    """Forget what was set: the queue and the default decide, or what a worker declares when it starts."""
+    """Remove a policy. The queue and the default decide again, until a worker starts and declares one."""
     with settings.connect() as hf:
         known = hf.policies.reset(task)
     if settings.as_json:

@@ -34,7 +34,7 @@ queue.add_command(configuring.settings)
 @common_options
 @pass_settings
 def list_(settings: Settings) -> None:
-    """The queues that were used or are paused, and what waits in them."""
+    """List the queues that were used or are paused. Shows the number of jobs in each."""
     with settings.connect() as hf:
         found = hf.queues.list()
     if settings.as_json:
@@ -51,7 +51,7 @@ _names = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
 @common_options
 @pass_settings
 def pause(settings: Settings, names: tuple[str, ...]) -> None:
-    """Hand out no more jobs of these queues. What runs goes on; new jobs are taken in."""
+    """Stop workers from claiming jobs of these queues. Running jobs continue; new jobs are accepted."""
     with settings.connect() as hf:
         known = known_queues(hf)
         for name in names:
@@ -64,7 +64,7 @@ def pause(settings: Settings, names: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def resume(settings: Settings, names: tuple[str, ...]) -> None:
-    """Hand out the jobs of paused queues again."""
+    """Let workers claim the jobs of paused queues again."""
     with settings.connect() as hf:
         known = known_queues(hf)
         for name in names:

@@ -1,4 +1,4 @@
-"""What is kept for how long, and days on their way out."""
+"""Commands for retention: show what is kept, and export days before they are dropped."""
 
 from datetime import date, datetime
 from pathlib import Path
@@ -20,7 +20,7 @@ _NAMES = ("retention", "dead_retention", "disposal")
 @common_options
 @pass_settings
 def retention(settings: Settings) -> None:
-    """How long jobs are kept, the days that are there, and what goes next."""
+    """Show how long jobs are kept, which days are stored, and when each day goes."""
     with settings.connect() as hf:
         rules = [row for row in hf.settings.list() if row.name in _NAMES and (row.queue == "*" or row.own)]
         days = hf.retention.list()
@@ -30,7 +30,7 @@ def retention(settings: Settings) -> None:
         return
     show_table(_RULES, rules, empty="No settings.")
     click.echo()
-    # Those made ahead say nothing.
+    # Leave out the empty partitions that were made in advance.
     show_table(_DAYS, [row for row in days if row.rows or row.bytes > _EMPTY], empty="Nothing is kept.")
 
 
@@ -49,19 +49,22 @@ def _day(text: str) -> date:
     type=click.Choice(["csv", "jsonl"]),
     default="csv",
     show_default=True,
-    help="One line for each row.",
+    help="Write rows as CSV or as JSON lines.",
 )
 @click.option("--gzip", "compress", is_flag=True, help="Compress the files.")
 @click.option(
-    "--day", metavar="DAY", type=_day, help="This day (in UTC) instead of those that are due: 2026-01-31."
+    "--day",
+    metavar="DAY",
+    type=_day,
+    help="Export this day (in UTC) instead of the days that are due: 2026-01-31.",
 )
 @common_options
 @pass_settings
 def export(settings: Settings, directory: Path, *, shape: str, compress: bool, day: date | None) -> None:
-    """Write finished jobs and events to files, a day each, with a manifest.
+    """Write finished jobs and events to files, one for each day, with a manifest.
 
-    Without --day, the days past their retention that wait for it, where disposal is export; the next upkeep
-    drops them once they are written. It may be run again at any time.
+    Without --day, it exports the days that are past their retention, if their disposal is export. The next
+    upkeep drops them once they are written. It is safe to run again at any time.
 
     \b
       holdfast queue configure '*' disposal=export
@@ -111,7 +114,7 @@ def _fate(row: PartitionRow) -> str:
     return {"drop": "drop", "archive": "archive"}.get(row.fate, "")
 
 
-_EMPTY = 64 * 1024  # what the indexes of an empty partition take
+_EMPTY = 64 * 1024  # bytes; the indexes of an empty partition take no more
 
 _RULES: list[Column[SettingRow]] = [
     Column("QUEUE", lambda row: row.queue),

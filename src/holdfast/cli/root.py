@@ -1,7 +1,7 @@
-"""The command `holdfast` itself: its options, its commands by name, and how it fails.
+"""The command `holdfast` itself: its options, its commands by name, and its exit codes.
 
-Exit codes: 0 done · 1 refused or failed, said on standard error · 2 wrong usage, also a value that breaks a
-rule · 130 interrupted. `health` and `doctor` judge: 0 well · 1 warning · 2 critical · 3 could not ask.
+Exit codes: 0 done · 1 refused or failed, with the error on standard error · 2 wrong usage or a wrong value ·
+130 interrupted. For `health` and `doctor`: 0 healthy · 1 warning · 2 critical · 3 could not check.
 """
 
 import os
@@ -43,7 +43,7 @@ COMMANDS = {
     "Records": {"retention": "retention", "export": "retention", "audit": "audit", "access": "access"},
 }
 _TOPICS = {name: topic for section in COMMANDS.values() for name, topic in section.items()}
-# What other tools call it, where no letter is alike.
+# Names from other tools that are too different to be found as similar.
 ELSEWHERE = {
     "cron": "schedule",
     "delete": "purge",
@@ -68,7 +68,7 @@ INTERRUPTED = 130
 
 
 class Failure(click.ClickException):
-    """An error for a person: what went wrong, then what to do about it."""
+    """An error for people: its message, and then a hint."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -82,20 +82,20 @@ class Failure(click.ClickException):
 
 
 class BadUsage(Failure):
-    """An error of whoever typed it: the same words would be refused again."""
+    """An error in the arguments: the same command would fail again."""
 
     exit_code = click.UsageError.exit_code
 
 
 class Unknown(Failure):
-    """Nothing could be asked: for monitoring neither well nor ill."""
+    """A check that could not run: for monitoring, neither healthy nor critical."""
 
     exit_code = 3
 
 
 @contextmanager
 def unknown_if_refused() -> Iterator[None]:
-    """For commands whose exit code is a judgement: whatever keeps them from one has a code of its own."""
+    """Raise Unknown if a check fails to run: its exit code must not look like a result."""
     try:
         yield
     except HoldfastError as error:
@@ -103,7 +103,7 @@ def unknown_if_refused() -> Iterator[None]:
 
 
 class Root(click.Group):
-    """Finds a command in its topic's module when it is called, and turns errors into two lines."""
+    """A group that imports a command when it is called, and turns errors into two lines."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_TOPICS)
@@ -131,7 +131,7 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except HoldfastError as error:
-            # What an id was used for, and how large a payload may be, is the database's to say.
+            # These three depend on what the database holds, so the arguments are not wrong in themselves.
             bad = isinstance(error, BadInput) and not isinstance(
                 error, IdConflict | PayloadTooLarge | TooManyLanes
             )
@@ -143,7 +143,7 @@ class Root(click.Group):
         except Exception as error:
             if os.environ.get("HOLDFAST_DEBUG"):
                 raise
-            # Only the first line: what follows may quote a row, and with it a payload.
+            # Show only the first line: the others may quote a row, and with it a payload.
             lines = str(error).strip().splitlines() or [""]
             raise Failure(
                 f"{type(error).__name__}: {lines[0]}", "HOLDFAST_DEBUG=1 shows where it came from."
@@ -153,7 +153,7 @@ class Root(click.Group):
 def refuse_unknown(
     ctx: click.Context, name: str, known: Iterable[str], *, elsewhere: Mapping[str, str] | None = None
 ) -> None:
-    """Raise a usage error for a command that does not exist, with the one that was probably meant."""
+    """Raise a usage error for a command that does not exist, and suggest a similar one."""
     if name in known or name.startswith("-"):
         return
     near = (elsewhere or {}).get(name) or nearest(name, known)
@@ -172,12 +172,12 @@ def root() -> None:
     """Holdfast, a job queue that lives in PostgreSQL.
 
     \b
-      holdfast demo                                     watch it at work
+      holdfast demo                                     watch it run
       holdfast migrate                                  install it in your database
       holdfast worker app:hf                            run the jobs of your app
       holdfast enqueue mail.welcome '{"user_id": 7}'    enqueue a job by hand
       holdfast jobs --state dead                        see what went wrong
 
-    Commands talk to the database named by --dsn, else by HOLDFAST_DSN; without either to an embedded
-    PostgreSQL of your own, which is started when it is needed.
+    Commands use the database of --dsn or, without it, of HOLDFAST_DSN. Without both they use your own
+    embedded PostgreSQL, which starts when it is needed.
     """

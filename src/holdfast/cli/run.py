@@ -41,7 +41,7 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
 @click.command()
 @click.argument("app")
 @dsn_option
-@click.option("--queues", multiple=True, callback=_queues, help="Only these: a,b.  [default: all]")
+@click.option("--queues", multiple=True, callback=_queues, help="Only these queues: a,b.  [default: all]")
 @click.option("--concurrency", type=int, help="Run this many jobs at once, in each process.  [default: 20]")
 @click.option(
     "--max-isolated",
@@ -49,18 +49,20 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
     help='Run this many jobs with isolation="process" at once, in each process.  [default: the cores]',
 )
 @click.option(
-    "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Run this many."
+    "--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="The number of processes."
 )
 @click.option(
-    "--lease-time", type=duration, help="A silent worker is taken for lost after this.  [default: 30s]"
+    "--lease-time",
+    type=duration,
+    help="A worker is lost after this time without a heartbeat.  [default: 30s]",
 )
-@click.option("--grace", type=duration, help="What runs may finish for this long at the end.  [default: 30s]")
+@click.option("--grace", type=duration, help="When stopped, wait this long for running jobs.  [default: 30s]")
 @click.option("--poll-interval", type=duration, help="Look for jobs at least this often.  [default: 1s]")
-@click.option("--drain", is_flag=True, help="End as soon as nothing is due of what it knows.")
+@click.option("--drain", is_flag=True, help="Stop as soon as no job for this worker is due.")
 @click.option(
     "--no-notify", "notify", is_flag=True, flag_value=False, default=None, help="Poll only; no LISTEN."
 )
-@click.option("--name", help="A label, for people.")
+@click.option("--name", help="A label for people.")
 @click.option(
     "--log-level", type=click.Choice(LEVELS, case_sensitive=False), default="info", show_default=True
 )
@@ -69,16 +71,16 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
     type=click.Choice(FORMATS, case_sensitive=False),
     envvar="HOLDFAST_LOG_FORMAT",
     default="text",
-    help="Lines for people, or one JSON object a line. Else HOLDFAST_LOG_FORMAT.  [default: text]",
+    help="Lines for people, or one JSON object a line; also set by HOLDFAST_LOG_FORMAT.  [default: text]",
 )
 @click.option(
     "--http",
     metavar="ADDRESS",
     help="Serve /healthz, /readyz and /metrics: 8080 (of 127.0.0.1), 0.0.0.0:8080 "
     "or unix:/path. "
-    "With --processes, each has the next port.",
+    "With --processes, each process takes the next port.",
 )
-@click.option("--quiet", is_flag=True, help="No line for each finished job, also on a terminal.")
+@click.option("--quiet", is_flag=True, help="Print no line for each finished job, even on a terminal.")
 @click.option("--supervised", is_flag=True, hidden=True)
 @pass_settings
 def worker(
@@ -94,16 +96,16 @@ def worker(
     supervised: bool,
     **options: Any,
 ) -> None:
-    """Run the jobs of APP until told to stop.
+    """Run the jobs of APP until stopped by a signal.
 
     APP is module:attribute and names your Holdfast, such as app:hf for `hf = Holdfast()` in app.py. The
-    current directory is looked into first.
+    current directory is searched first.
 
-    SIGTERM and Ctrl-C stop it in good order: jobs that have not started are given back at once, those that
-    run may finish within --grace. A second signal does not wait.
+    SIGTERM and Ctrl-C stop it in good order: jobs that have not started are released at once, and running
+    jobs may finish within --grace. A second signal stops it at once.
 
-    Log lines go to standard error. On a terminal, each finished job has a line there, a failed one its
-    traceback and the time of the next try, and Ctrl-C says what is waited for.
+    Log lines go to standard error. On a terminal, each finished job has a line there. A failed job also has
+    its traceback and the time of the next try. After Ctrl-C a line tells how many jobs are still running.
 
     \b
       holdfast worker app:hf
@@ -113,7 +115,7 @@ def worker(
     if supervised:
         exit_with_supervisor(options["grace"])
     if settings.dsn:
-        # For the app's own Holdfast(), and for the children: on their command line, all could see it.
+        # The app's own Holdfast() and the children read it. On a command line, the password would be visible.
         os.environ["HOLDFAST_DSN"] = settings.dsn
     hf = _checked(load_app(app), app, settings)
     chosen = {name: _number(value) for name, value in options.items() if value is not None}
@@ -125,12 +127,12 @@ def worker(
             if not supervised:
                 emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
             who = chosen.get("name") if supervised else None
-            with _news_of_stopping(who), shown(hf, who) if shows else nullcontext():
+            with _announcing_stop(who), shown(hf, who) if shows else nullcontext():
                 runner.run(drain=drain)
             return
-        _made(hf, app, chosen)  # so that a mistake shows here, once, and not in every child
+        _made(hf, app, chosen)  # a mistake shows here once, and not in every child
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
-        # Together they have as many cores as one worker.
+        # The processes share the cores that one worker would use.
         chosen.setdefault("max_isolated", max(1, cores() // processes))
         fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])]
         fixed += ["--quiet"] if quiet else []
@@ -167,7 +169,10 @@ def _number(value: Any) -> Any:
 
 
 def _log_to_stderr(level: str, style: str, name: str | None, *, shows: bool) -> None:
-    """An app that has set up its own logging keeps it. What `shows` as a finished job needs no log line."""
+    """Log to standard error, unless the app has set up its own logging.
+
+    With `shows`, failed jobs appear as finished jobs and need no log line.
+    """
     who = f" [{name}]".replace("%", "%%") if name else ""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter(f"%(asctime)s %(levelname)s{who} %(message)s")
@@ -179,8 +184,8 @@ def _log_to_stderr(level: str, style: str, name: str | None, *, shows: bool) -> 
 
 
 @contextmanager
-def _news_of_stopping(who: str | None) -> Iterator[None]:
-    """Tell whoever pressed Ctrl-C what is waited for. In a log, `worker.stopping` says the same."""
+def _announcing_stop(who: str | None) -> Iterator[None]:
+    """Print how many jobs a stopping worker waits for. A log has the same in `worker.stopping`."""
 
     def tell(event: str, fields: Mapping[str, Any]) -> None:
         if event == "worker.stopping" and fields["running"] and fields["grace"]:
@@ -206,7 +211,7 @@ class _Command:
         http = options.get("http")
         self._http = None if http is None else Address.of(http)
         if self._http is not None:
-            self._http.of_process(processes)  # refused now rather than by the last child
+            self._http.of_process(processes)  # refuse a bad port now rather than in the last child
 
     def __call__(self, number: int) -> list[str]:
         begin = [sys.executable, "-m", "holdfast", "worker", "--supervised", *self._fixed]

@@ -30,21 +30,23 @@ def schedule() -> None:
 
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What can be said of a schedule, when it is added or changed."""
+    """Add the options of a schedule to a command."""
     options = [
-        click.option("--cron", help="When, as a cron expression: '0 9 * * mon-fri'."),
-        click.option("--every", type=values.duration, help="When, as a distance: 30s, 15m, 1d."),
-        click.option("--zone", help="Whose clocks a cron expression goes by: Europe/Berlin. Else UTC."),
-        click.option("--queue", help="The queue of its jobs. Else default."),
+        click.option("--cron", help="Its times, as a cron expression: '0 9 * * mon-fri'."),
+        click.option("--every", type=values.duration, help="The interval between its times: 30s, 15m, 1d."),
+        click.option("--zone", help="The time zone of the cron expression: Europe/Berlin.  [default: UTC]"),
+        click.option("--queue", help="The queue of its jobs.  [default: default]"),
         click.option("--priority", type=values.priority, help="A number, or user, system, backfill."),
         click.option("--max-attempts", type=click.IntRange(ATTEMPTS[0], ATTEMPTS[-1])),
         click.option(
             "--missed",
             type=click.Choice(["once", "all", "skip"]),
-            help="Times that came while nothing ran: run the last, each, none. Else once.",
+            help="Times missed in an outage: run the last one, all, or none.  [default: once]",
         ),
-        click.option("--overlap/--no-overlap", default=None, help="Whether the last job may be unfinished."),
-        click.option("--jitter", type=values.duration, help="Start up to this much later, at random."),
+        click.option(
+            "--overlap/--no-overlap", default=None, help="Make a job even if the last one is unfinished."
+        ),
+        click.option("--jitter", type=values.duration, help="A random delay of up to this length."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -81,16 +83,16 @@ def add(settings: Settings, /, name: str, task: str, payload: Any, **options: An
 @_options
 @pass_settings
 def change(settings: Settings, /, name: str, *, task: str | None, payload: Any, **options: Any) -> None:
-    """Change what is given of a schedule, and leave the rest.
+    """Change the given options of a schedule, and leave the rest.
 
-    One that code declares is yours from then on: the next deploy does not change it back. To give it back,
-    remove it.
+    A schedule that code declares belongs to you from then on: the next deploy does not change it back. To
+    give it back to the code, remove it.
     """
     said = {option: value for option, value in options.items() if value is not None}
     if "cron" in said and "every" in said:
         raise click.UsageError("Give either --cron or --every.")
     if not said and task is None and payload is None:
-        raise click.UsageError("Say what to change: --cron, --zone, --payload …")
+        raise click.UsageError("Give at least one option: --cron, --zone, --payload …")
     if payload is not None:
         said["payload"] = payload
     with settings.connect() as hf:
@@ -103,7 +105,7 @@ def change(settings: Settings, /, name: str, *, task: str | None, payload: Any, 
 @common_options
 @pass_settings
 def list_(settings: Settings) -> None:
-    """All schedules: what they say in words, and their next five times."""
+    """List all schedules in words, with their next five times."""
     with settings.connect() as hf:
         found = hf.schedules.list(upcoming=_SHOWN)
     if settings.as_json:
@@ -117,7 +119,7 @@ def list_(settings: Settings) -> None:
 @common_options
 @pass_settings
 def show(settings: Settings, name: str) -> None:
-    """Everything about one schedule, with its next five times."""
+    """Show one schedule in full, with its next five times."""
     with settings.connect() as hf:
         _show(settings, _known(hf, name))
 
@@ -130,7 +132,7 @@ _names = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @common_options
 @pass_settings
 def pause(settings: Settings, names: tuple[str, ...]) -> None:
-    """Let the times of these schedules pass without a job. They stay paused over deploys."""
+    """Make no jobs at the times of these schedules. A deploy does not resume them."""
     _each(settings, names, lambda hf, name: "paused" if hf.schedules.pause(name) else "was paused")
 
 
@@ -139,7 +141,7 @@ def pause(settings: Settings, names: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def resume(settings: Settings, names: tuple[str, ...]) -> None:
-    """Go on at their next time. What passed meanwhile is not made up for."""
+    """Resume schedules from their next time. The times that passed while they were paused are skipped."""
     _each(settings, names, lambda hf, name: "resumed" if hf.schedules.resume(name) else "was not paused")
 
 
@@ -148,7 +150,7 @@ def resume(settings: Settings, names: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def remove(settings: Settings, names: tuple[str, ...]) -> None:
-    """Forget these schedules; their jobs stay. One that code declares comes back when a worker starts."""
+    """Remove schedules but not their jobs. A declared schedule comes back when a worker starts."""
     _each(settings, names, lambda hf, name: "removed" if hf.schedules.remove(name) else "unknown")
 
 
@@ -157,7 +159,7 @@ def remove(settings: Settings, names: tuple[str, ...]) -> None:
 @common_options
 @pass_settings
 def run(settings: Settings, names: tuple[str, ...]) -> None:
-    """Run the jobs of these schedules now, besides their times; prints the ids."""
+    """Run the jobs of schedules now, and print the ids. The next times do not change."""
     started = _of_each(settings, names, lambda hf, name: hf.schedules.run(name).id)
     if settings.as_json:
         show_json([{"name": name, "id": job_id} for name, job_id in started])
@@ -169,11 +171,11 @@ def run(settings: Settings, names: tuple[str, ...]) -> None:
 @schedule.command("next")
 @click.argument("cron")
 @common_options
-@click.option("--zone", default="UTC", show_default=True, help="Whose clocks it goes by: Europe/Berlin.")
+@click.option("--zone", default="UTC", show_default=True, help="The time zone: Europe/Berlin.")
 @click.option("--limit", "--amount", "limit", type=click.IntRange(1, 1000), default=_SHOWN, show_default=True)
 @pass_settings
 def next_(settings: Settings, cron: str, *, zone: str, limit: int) -> None:
-    """What a cron expression says, in words and times. Nothing is written.
+    """Show a cron expression in words and its next times. Nothing is written.
 
     \b
       holdfast schedule next '0 9 * * mon-fri' --zone Europe/Berlin
@@ -197,7 +199,7 @@ def _known(hf: Holdfast, name: str) -> ScheduleRow:
 
 
 def _rows(hf: Holdfast, names: Iterable[str], *, upcoming: int = 0) -> dict[str, ScheduleRow]:
-    """All there are, by name; a usage error if one of these is not among them."""
+    """Return all schedules by name. Raises a usage error if one of these names is missing."""
     rows = {row.name: row for row in hf.schedules.list(upcoming=upcoming)}
     for name in names:
         if name not in rows:
@@ -210,7 +212,7 @@ def _rows(hf: Holdfast, names: Iterable[str], *, upcoming: int = 0) -> dict[str,
 def _of_each(
     settings: Settings, names: Iterable[str], action: Callable[[Holdfast, str], T]
 ) -> list[tuple[str, T]]:
-    """What comes of each; of none, if one is unknown."""
+    """Apply the action to each schedule, or to none if one name is unknown."""
     with settings.connect() as hf:
         _rows(hf, names)
         return [(name, action(hf, name)) for name in dict.fromkeys(names)]
@@ -253,7 +255,7 @@ def _show(settings: Settings, row: ScheduleRow) -> None:
 
 
 def _when(moment: datetime, zone: str) -> str:
-    """By the clocks of the schedule, with their distance from UTC."""
+    """Return the time in the zone of the schedule, with its offset from UTC."""
     try:
         there = moment.astimezone(ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError):  # the database knows more zones than this machine
@@ -267,7 +269,7 @@ def _next(row: ScheduleRow) -> str:
 
 
 def _then(row: ScheduleRow) -> str:
-    """The times to come; the day only where it is another."""
+    """Return the next times; each new day is written once."""
     said, day = list[str](), None
     for moment in (moment.astimezone() for moment in row.upcoming):
         said.append(

@@ -1,4 +1,4 @@
-"""Which database a command talks to, and in which form it answers."""
+"""The options of every command: the database to use, and the form of the answer."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -16,21 +16,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """What the options say that every command has."""
+    """The values of the options that every command has."""
 
     dsn: str | None = None
     as_json: bool = False
 
     @property
     def source(self) -> Literal["--dsn", "HOLDFAST_DSN", "embedded"]:
-        """Where the database's address comes from."""
+        """Return where the database's address comes from."""
         if self.dsn:
             return "--dsn"
         return "HOLDFAST_DSN" if os.environ.get("HOLDFAST_DSN") else "embedded"
 
     @contextmanager
     def connect(self) -> Iterator[Holdfast]:
-        """The queue in that database. An embedded server is started for it and left again afterwards."""
+        """Open the queue in that database. An embedded server is started if needed, and released at the
+        end."""
         with Holdfast(self.dsn) as holdfast:
             yield holdfast
 
@@ -39,10 +40,10 @@ pass_settings = click.make_pass_decorator(Settings, ensure=True)
 
 
 def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> None:
-    # Before or after the command's name, whatever people type: both are remembered in the same place.
+    # An option before the command's name and one after it are stored in the same place.
     settings = ctx.ensure_object(Settings)
     if value == "":
-        # An unset shell variable must not send anybody to another database.
+        # An unset shell variable must not lead to another database.
         raise click.BadParameter("is empty", ctx, option)
     if value and option.name:
         setattr(settings, option.name, without_driver(value) if option.name == "dsn" else value)
@@ -55,7 +56,8 @@ def dsn_option(command: F) -> F:
         metavar="DSN",
         expose_value=False,
         callback=_remember,
-        help="The database, as a libpq connection string. Else HOLDFAST_DSN, else an embedded PostgreSQL.",
+        help="The database, as a libpq connection string.  "
+        "[default: HOLDFAST_DSN, or an embedded PostgreSQL]",
     )(command)
 
 
@@ -67,6 +69,6 @@ def common_options(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=_remember,
-        help="Print one JSON document, for programs.",
+        help="Print one JSON document for programs.",
     )
     return dsn_option(as_json(command))

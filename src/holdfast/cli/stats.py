@@ -1,4 +1,4 @@
-"""Numbers about queues: what is there, and what was done in the last hour."""
+"""The command that counts the jobs of queues, and those finished in the last hour."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ from holdfast.values.job import JobState
 BARS = "▁▂▃▄▅▆▇█"
 PLAIN_BARS = "_.-=+*%#"
 BAR_MINUTES = 3  # twenty bars for an hour
-# Of which a sample is looked at where they are very many, whatever their queue: it may have none of some.
+# Groups of states that are counted from a sample if they have very many jobs. A sample may miss a queue.
 SAMPLED = (JobState.COMPLETED, JobState.CANCELLED), (JobState.DEAD,), (JobState.SCHEDULED,)
 
 
 @dataclass
 class QueueStats:
-    """A queue, or a task of it: its counts, with every state there, and what was done of late.
+    """The counts of one queue, or of one task in it: its jobs in every state, and the recent throughput.
 
-    What was completed or cancelled and is kept is known by queue alone.
+    Finished jobs are counted by queue only.
     """
 
     queue: str
@@ -55,17 +55,17 @@ class QueueStats:
     type=click.Choice(["queue", "task"]),
     default="queue",
     show_default=True,
-    help="One line for each.",
+    help="Print one line for each.",
 )
-@click.option("--queue", metavar="QUEUE", help="This queue alone.")
-@click.option("--watch", is_flag=True, help="Look again and again, on a terminal, until Ctrl-C.")
+@click.option("--queue", metavar="QUEUE", help="Only this queue.")
+@click.option("--watch", is_flag=True, help="On a terminal, update the table until Ctrl-C.")
 @pass_settings
 def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None:
-    """Count the jobs of each queue, and show what was done in the last hour.
+    """Count the jobs of each queue, and show the throughput of the last hour.
 
-    Finished jobs count for as long as they are kept. Very many are estimated: ~5000000. Throughput, the share
-    of failed attempts, and how long jobs waited and ran (half of them, and 95 %) are those of the last hour;
-    the bars are its throughput, three minutes each. --json has the last day as well.
+    Finished jobs count as long as they are kept. Very large counts are estimated: ~5000000. Throughput, the
+    share of failed attempts, and the times that jobs waited and ran (median and 95 %) are those of the last
+    hour. The bars show its throughput, three minutes each. --json has the last day as well.
     """
     with settings.connect() as hf:
         if watch and on_terminal() and not settings.as_json:
@@ -126,7 +126,7 @@ def sparkline(minutes: Sequence[int], bars: str = BARS) -> str:
     most = max(sums, default=0)
     if not most:
         return ""
-    # What is not nothing is seen as more than that.
+    # Only zero has the lowest bar.
     return "".join(bars[max(1, round(each * (len(bars) - 1) / most)) if each else 0] for each in sums)
 
 
@@ -183,7 +183,7 @@ def _waits(row: QueueStats) -> str:
 
 
 def _times(what: str, heading: str, *, spare: int) -> list[Column[QueueStats]]:
-    """How long half of the jobs took, and 95 % of them."""
+    """Return the columns for the median and the 95th percentile of a time."""
     shared = {"p50": (heading, spare), "p95": ("p95", 7)}
     return [
         Column(

@@ -1,4 +1,4 @@
-"""Times as people say them: how long, how long ago, and when."""
+"""Times as people write them: a length, a time ago, or a date."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -6,7 +6,7 @@ _UNITS = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 
 
 def span(length: timedelta) -> str:
-    """The two largest units: `1h 30m`, `12s`, `1.4s`, `300ms`.
+    """Return a length in its two largest units: `1h 30m`, `12s`, `1.4s`, `300ms`.
 
     >>> span(timedelta(hours=1, minutes=30, seconds=9))
     '1h 30m'
@@ -15,7 +15,7 @@ def span(length: timedelta) -> str:
     if seconds < 1:
         milliseconds = round(seconds * 1000)
         return f"{milliseconds}ms" if milliseconds or not seconds else "<1ms"
-    if seconds < 10:  # noqa: PLR2004 - below that a tenth still says something
+    if seconds < 10:  # noqa: PLR2004 - below that, a tenth still matters
         return f"{seconds:.1f}s".replace(".0s", "s")
     left = round(seconds)
     parts: list[str] = []
@@ -27,20 +27,20 @@ def span(length: timedelta) -> str:
 
 
 def since(moment: datetime) -> timedelta:
-    """How long ago; never negative, for a clock of another machine may be ahead."""
+    """Return the time since a moment; never negative, because the clock of another machine may be ahead."""
     return max(datetime.now(UTC) - moment, timedelta(0))
 
 
 def lasting(moment: datetime) -> str:
-    """How long it has been so, in whole seconds: `12s`."""
+    """Return the time since a moment in whole seconds: `12s`."""
     seconds = int(since(moment).total_seconds())
     return span(timedelta(seconds=seconds)) if seconds else "<1s"
 
 
 def ago(moment: datetime) -> str:
-    """`3m 10s ago`, or `in 5m` for what is still to come."""
+    """Return a moment relative to now: `3m 10s ago`, or `in 5m` for a later one."""
     distance = moment - datetime.now(UTC)
-    # Seconds are enough, and shorter ones are noise between two clocks.
+    # Seconds are enough: a smaller difference is noise between two clocks.
     whole = timedelta(seconds=round(abs(distance.total_seconds())))
     if whole < timedelta(seconds=1):
         return "just now"
@@ -48,10 +48,10 @@ def ago(moment: datetime) -> str:
 
 
 def absolute(moment: datetime) -> str:
-    """For a pipe: to the second, in UTC, in a form that sorts."""
+    """Return a moment for a pipe: to the second, in UTC, in a form that sorts."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def local(moment: datetime) -> str:
-    """For a person: `2030-01-31 09:00:00 CET (3m ago)`."""
+    """Return a moment for a person: `2030-01-31 09:00:00 CET (3m ago)`."""
     return f"{moment.astimezone().strftime('%Y-%m-%d %H:%M:%S %Z')} ({ago(moment)})"

@@ -1,4 +1,4 @@
-"""What may be typed on a command line: durations, times, priorities, JSON."""
+"""The types of arguments on the command line: durations, times, priorities, JSON."""
 
 import json as parser
 import re
@@ -17,7 +17,7 @@ _EXCERPT = 30
 
 
 def duration(text: str) -> timedelta:
-    """`90s`, `5m`, `1h30m`, `2d`; a bare number is seconds."""
+    """Read a duration: `90s`, `5m`, `1h30m`, `2d`; a bare number is seconds."""
     seconds = _seconds(text.strip().lower())
     if seconds is None:
         raise BadParameter(f"{text!r} is not a duration. Write 90s, 5m, 1h30m or 2d.")
@@ -36,7 +36,7 @@ def _seconds(text: str) -> float | None:
 
 
 def time(text: str) -> datetime:
-    """A time in ISO 8601, with its zone."""
+    """Read a time in ISO 8601, with its zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -47,21 +47,21 @@ def time(text: str) -> datetime:
 
 
 def past(text: str) -> datetime:
-    """A time in ISO 8601 with its zone, or how long ago: `2h`, `3d`."""
+    """Read a time in ISO 8601 with its zone, or a time before now: `2h`, `3d`."""
     ago = _seconds(text.strip().lower())
     if ago is None:
         try:
             datetime.fromisoformat(text)
         except ValueError:
             raise BadParameter(
-                f"{text!r} is not a time: write how long ago (2h, 3d), or ISO 8601 (2030-01-31T09:00+01:00)."
+                f"{text!r} is not a time. Write a time ago (2h, 3d) or ISO 8601 (2030-01-31T09:00+01:00)."
             ) from None
         return time(text)
     return datetime.now(UTC) - duration(text)
 
 
 def priority(text: str) -> int:
-    """A number, or one of the named levels."""
+    """Read a priority: a number, or one of the named levels."""
     named = {level.name.lower(): int(level) for level in Priority}
     try:
         number = named[text.lower()] if text.lower() in named else int(text)
@@ -74,7 +74,7 @@ def priority(text: str) -> int:
 
 
 def json(text: str) -> Any:
-    """A JSON document; `-` reads it from standard input."""
+    """Read a JSON document; `-` reads it from standard input."""
     try:
         return parser.loads(sys.stdin.read() if text == "-" else text)
     except parser.JSONDecodeError as error:
@@ -85,7 +85,7 @@ def json(text: str) -> Any:
 
 
 def _excerpt(error: parser.JSONDecodeError) -> str:
-    """The place of the mistake, with a mark under it."""
+    """Return the text around the mistake, with a mark under it."""
     begin = max(error.doc.rfind("\n", 0, error.pos) + 1, error.pos - _EXCERPT)
     shown = error.doc[begin : error.pos + _EXCERPT].partition("\n")[0]
     if not shown or not shown.isprintable():

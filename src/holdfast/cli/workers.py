@@ -15,13 +15,17 @@ from holdfast.operations.workers import WorkerRow
 @click.command()
 @common_options
 @click.option(
-    "--all", "everyone", is_flag=True, help="Also those that left in good order during the last day."
+    "--all",
+    "everyone",
+    is_flag=True,
+    help="Also list workers that stopped in good order during the last day.",
 )
 @pass_settings
 def workers(settings: Settings, *, everyone: bool) -> None:
-    """List the workers: what they hold, and when they were last heard of.
+    """List the workers, with the number of jobs they hold and their last heartbeat.
 
-    A `silent` one sent no heartbeat for its lease time. When its jobs were taken back, it is `lost`.
+    A worker is `silent` if it sent no heartbeat for its lease time. Once its jobs were taken back, it is
+    `lost`.
     """
     with settings.connect() as hf:
         found = [worker for worker in hf.workers.list() if everyone or worker.status != "left"]
@@ -52,13 +56,13 @@ _COLUMNS: list[Column[WorkerRow]] = [
 
 @click.command()
 @common_options
-@click.option("--timeout", type=duration, help="Take workers for lost that were silent for this long.")
+@click.option("--timeout", type=duration, help="Treat workers as lost that sent no heartbeat for this long.")
 @pass_settings
 def recover(settings: Settings, *, timeout: timedelta | None) -> None:
-    """Take back the jobs of workers that are lost.
+    """Take back the jobs of lost workers.
 
-    Workers do this by themselves. By hand it is for when you know better: with --timeout there is no grace
-    after an outage of the database.
+    Workers do this automatically. Run it by hand if you know that a worker is gone. With --timeout, workers
+    get no extra time after an outage of the database.
     """
     with settings.connect() as hf:
         amount = hf.workers.recover(timeout)
@@ -70,15 +74,15 @@ def recover(settings: Settings, *, timeout: timedelta | None) -> None:
 
 @click.command()
 @common_options
-@click.option("--pg-cron", is_flag=True, help="Print the SQL for a DBA that lets pg_cron do it instead.")
+@click.option("--pg-cron", is_flag=True, help="Print the SQL for a DBA to let pg_cron do it instead.")
 @pass_settings
 def tick(settings: Settings, *, pg_cron: bool) -> None:
-    """Run every background duty once: for cron, where no worker runs.
+    """Run every background duty once. Call it from cron if no worker runs.
 
-    The exit code is 1 if a duty failed; the others have run all the same.
+    The exit code is 1 if a duty failed; the others still run.
 
-    With --pg-cron nothing is run. What is printed is for the database that pg_cron lives in, which need not
-    be the one of --dsn.
+    With --pg-cron nothing is run. Run the printed SQL in the database where pg_cron is installed, which need
+    not be the one of --dsn.
 
     \b
       holdfast tick

@@ -39,11 +39,11 @@ _TELLS_OF_FAILURE = {"failed", "interrupted"}
 def instrument(
     hf: Holdfast, *, tracer_provider: TracerProvider | None = None, link: bool = False
 ) -> Callable[[], None]:
-    """Make spans for everything enqueued and run through `hf` from now on. Return a function that stops it.
+    """Make spans for all jobs that `hf` enqueues and runs from now on. Return a function that stops it.
 
-    A run is a child of its enqueue, so both are one trace. With `link` the run begins its own trace, which
-    links to that of the enqueue: for jobs that run hours later, or thousands of jobs from one request. Call
-    it before `hf.worker()`.
+    A run is a child of its enqueue, so both are one trace. With `link` the run begins its own trace with a
+    link to the enqueue. Use it for jobs that run hours later, or for thousands of jobs from one request. Call
+    this before `hf.worker()`.
     """
     tracing = _Tracing(trace.get_tracer("holdfast", tracer_provider=tracer_provider), link=link)
     hf.tasks.around_enqueue = tracing.enqueuing
@@ -65,7 +65,7 @@ class _Tracing:
 
     @contextlib.contextmanager
     def enqueuing(self, jobs: Iterable[NewJob]) -> Iterator[Sending]:
-        """Make one span for a call, whatever number of jobs it has: each of them refers to it."""
+        """Make one span for a call of one or many jobs, and put its context into their headers."""
         single = jobs[0] if isinstance(jobs, tuple) else None
         name = "enqueue" if single is None else f"enqueue {single.task}"
         attributes: dict[str, Any] = {
@@ -142,7 +142,7 @@ def _addressed(jobs: Iterable[NewJob], carrier: Mapping[str, str]) -> Iterable[N
 
 
 def _beside(own: dict[str, Any], carrier: Mapping[str, str]) -> str:
-    """Return the headers with as much of the context as fits: a baggage alone may have 8 KiB."""
+    """Return the headers with as much of the context as fits: baggage alone may have 8 KiB."""
     for names in (carrier.keys(), {"traceparent"}):
         context = {name: value for name, value in carrier.items() if name in names}
         text = msgspec.json.encode(context | own)

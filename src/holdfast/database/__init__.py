@@ -3,7 +3,7 @@
     Call ─┬─► run_on / arun_on     the caller's connection, inside its open transaction
           ├─► Database.run / arun  a pool, each call in its own transaction; by `libpq` if the call is plain
           └─► Session.run          a worker's own connection: reconnects, and every call has a deadline
-    many new jobs ─► load_on, Database.load and their twins: by COPY, see `copy_in`
+    many new jobs ─► load_on, Database.load and their twins: by COPY; see `copy_in`
 
 `translation` is the one place where errors of PostgreSQL become errors of Holdfast.
 """

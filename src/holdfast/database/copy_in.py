@@ -1,18 +1,18 @@
-"""Enqueues many jobs at once: by COPY where that is allowed and pays, otherwise by the array function.
+"""Enqueues many jobs at once: by COPY if that is allowed and faster, otherwise by the array function.
 
     jobs ─ in batches ─┬─► places ─► COPY job (id, lane_id, …) ◄─ lines of text       6 µs a job in the server
                        └─► enqueue_many(arrays)                                      15 µs
 
-COPY inserts into the table itself, so a role needs the right to do that (`places` tells). It also cannot
-detect that an id was used before. So three kinds of calls take the arrays: those of a role without the right,
-those with ids of their own, and those of a few jobs. Triggers apply the same rules to both ways, so the jobs
-and the errors are the same.
+COPY inserts into the table itself, so a role needs the right to do that (`places` returns whether it has it).
+COPY also cannot detect that an id was used before. So three kinds of calls use the arrays: calls of a role
+without the right, calls with ids from the caller, and calls with only a few jobs. Triggers apply the same
+rules to both ways, so the jobs and the errors are the same.
 
 On a connection of the pool, a COPY stays open while the jobs are made, so that client and server work at the
 same time. On the caller's connection, it sends one finished batch at a time, because the generator of the
 jobs may use that connection.
 
-The steps are written once, as a generator that a sync and an async runner carry out.
+The steps are written once, as a generator. A sync and an async runner carry them out.
 """
 
 import contextlib
@@ -44,20 +44,19 @@ from holdfast.values.call import Call
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobId, NewJob
 
-# Jobs are made and sent in batches of this size, so that millions of them never fill the memory.
+# Jobs are made and sent in batches of this size, so that millions of jobs do not fill the memory.
 BATCH_SIZE = 1_000
-# A smaller COPY does not pay for its round trips. Measured, both ways are even at about 60 jobs.
+# A smaller COPY is slower because of its round trips. Both ways are equally fast at about 60 jobs.
 SMALLEST_COPY = 100
 # The most jobs in one COPY: the server keeps its lines in memory until the end.
 LARGEST_COPY = 50_000
-# A COPY is not kept open for jobs that take longer than this to make, in seconds per batch. It is one
-# statement, and may have a statement timeout.
+# A COPY ends after a batch of jobs that took more seconds than this to make: it may have a statement timeout.
 SLOW_BATCH_SECONDS = 0.25
-# How many places to ask for in one call.
+# The number of places to ask for in one call.
 PLACES = 1_000
 
 _COPY = "copy holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at) from stdin"
-# Asked first: a role may have the right to the array function alone, and an older schema has no `places`.
+# Checked first: a role may only have the right to the array function, and an older schema has no `places`.
 _KNOWS_PLACES = """
 select coalesce(
   has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[], integer[])'), 'execute'),
@@ -72,13 +71,13 @@ _Step: TypeAlias = Call[Any] | Iterable[bytes] | str
 
 
 class Batch(list[NewJob]):
-    """A batch of jobs, and how long it took to make them."""
+    """A batch of jobs, and the seconds that it took to make them."""
 
     seconds = 0.0
 
 
 def load_on(connection: CallerConnection, jobs: Iterable[NewJob]) -> list[JobId]:
-    """Enqueue all of these jobs or none on the caller's own connection, and return their ids.
+    """Enqueue these jobs on the caller's own connection, all or none, and return their ids.
 
     Only a connection in autocommit gets a transaction here. Otherwise the caller ends the transaction.
     """
@@ -172,7 +171,7 @@ class _Load:
         known: set[_Key] = set()
         while (batch := self._batch) is not None:
             if self._may_copy and len(batch) >= SMALLEST_COPY and all(job.id is None for job in batch):
-                # Together with those of earlier batches, which are likely to come again.
+                # Include the keys of earlier batches, which are likely to come again.
                 here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
                 known = known | here if len(known) < PLACES else here
                 wanted = list(known)
@@ -220,8 +219,8 @@ class _LineWriter:
     def new_ids(self, amount: int, *, after: int) -> range:
         """Return ascending ids of version 7: the time in milliseconds, then a random number that counts up.
 
-        So the primary key's index grows at its end. The 72 random bits are drawn for each batch, so a forked
-        process draws others.
+        So the primary key's index grows at its end. Each batch draws 72 new random bits, so a forked process
+        gets different ids.
         """
         milliseconds = int(self._now() * 1000)
         random = int.from_bytes(os.urandom(9))
@@ -230,7 +229,7 @@ class _LineWriter:
         return range(first, first + amount)
 
     def lines(self, batch: Batch, ids: Iterable[int]) -> str | None:
-        """Return the lines of a batch; `None` if one of its jobs cannot be written here."""
+        """Return the lines of a batch, or `None` if one of its jobs cannot be written here."""
         places = self._places
         lines = []
         for number, job in zip(ids, batch, strict=True):

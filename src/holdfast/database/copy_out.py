@@ -10,7 +10,7 @@ from holdfast.database.translation import translated
 from holdfast.values.call import Function
 
 CHUNK = 1 << 20
-# The same text, whatever the role or the database prefers.
+# Makes the text independent of the settings of the role and the database.
 _PLAIN = """\
 set local datestyle = 'ISO'; set local intervalstyle = 'iso_8601'; set local timezone = 'UTC';
 set local bytea_output = 'hex'; set local extra_float_digits = 1; set local statement_timeout = 0
@@ -18,7 +18,7 @@ set local bytea_output = 'hex'; set local extra_float_digits = 1; set local stat
 _ROWS = sql.SQL("select {} from (select holdfast.{}({}, {}, {}) as row) given")
 _QUERIES = {
     "csv": ("(given.row).*", "format csv, header true, encoding 'UTF8'"),
-    # JSON text has no line end and none of these two characters, so nothing of it is quoted.
+    # JSON text has no line ends and neither of these two characters, so COPY never quotes it.
     "jsonl": ("row_to_json(given.row)", r"format csv, quote E'\x01', delimiter E'\x02', encoding 'UTF8'"),
 }
 
@@ -32,7 +32,7 @@ def copy_out(
 ) -> Iterator[bytes]:
     """Yield the rows of a function in chunks of about a megabyte, then call `counted` with their number.
 
-    The connection must be in a transaction of its own.
+    The connection must be in a transaction that does nothing else.
     """
     columns, options = _QUERIES[shape]
     rows = _ROWS.format(

@@ -1,4 +1,4 @@
-"""The doctor's checks that only a client can make: the schema, a pooler, the clocks, the round trip.
+"""The doctor's checks that need a client: the schema, a pooler, the clocks, the round trip.
 
 The database makes all other checks itself, in `sql/functions/inspect/doctor.sql`.
 """
@@ -29,7 +29,7 @@ _doctor = function("doctor", "healthy boolean")
 
 
 class Finding(NamedTuple):
-    """What a check of the doctor found; `severity` is `critical`, `warning`, `info`, or `ok` for nothing."""
+    """The result of one check. `severity` is `critical`, `warning`, `info`, or `ok` if nothing was found."""
 
     name: str
     severity: str
@@ -39,7 +39,7 @@ class Finding(NamedTuple):
 
 
 def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
-    """Return everything that is wrong, the worst first."""
+    """Run all checks, and return the findings, the worst first."""
     checks: dict[str, Callable[[Connection[Any]], Iterator[Finding]]] = {
         "schema": _schema,
         "pooling": lambda _: _pooling(database),
@@ -93,7 +93,7 @@ def _pooling(database: Database) -> Iterator[Finding]:
             "pooling",
             "critical",
             "A pooler in transaction mode stands in front of the database: LISTEN, prepared statements and "
-            "settings of a session are lost between two statements, or reach others.",
+            "settings of a session are lost between two statements, or reach other clients.",
             "Leave out transaction_pooling=False, or connect to the server itself.",
             {"mode": "transaction"},
         )
@@ -143,7 +143,7 @@ def _scalar(connection: Connection[Any], query: str) -> Any:
 
 
 def doctor(*, healthy: bool = False) -> Call[list[Finding]]:
-    """With `healthy` also the checks that found nothing."""
+    """Run the checks in the database. With `healthy`, include the checks that found nothing."""
     return _doctor(_read_findings, healthy)
 
 

@@ -16,7 +16,7 @@ _enqueue_many_undeclared = _enqueue_many.without("declared_attempts")
 _places = function(
     "places",
     "tasks text[], queues text[], priorities integer[], declared integer[]",
-    # A number is the same in every time zone and DateStyle of a caller's own connection.
+    # A number does not depend on the time zone and DateStyle of a caller's own connection.
     "lane_id, max_attempts, may_copy, extract(epoch from now_at)::double precision",
 )
 _places_undeclared = _places.without("declared")
@@ -44,7 +44,7 @@ def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[str]]:
 
 
 class Place(NamedTuple):
-    """What a COPY into `holdfast.job` must know of a queue, priority and task."""
+    """The values that a COPY into `holdfast.job` needs for a queue, priority and task."""
 
     lane_id: int
     max_attempts: int

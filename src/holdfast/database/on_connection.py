@@ -1,4 +1,4 @@
-"""Calls on one connection that belongs to the caller, inside the transaction that is open there."""
+"""Runs calls on a connection of the caller, inside the transaction that is open there."""
 
 from collections.abc import Iterable
 from typing import Any, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class OnConnection:
-    """Carries calls on a psycopg connection or cursor, as `Database` carries them through its pools."""
+    """A carrier that runs calls on a psycopg connection or cursor. `Database` runs them through its pools."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection

@@ -1,8 +1,8 @@
 """Reports once when a worker loses its database and once when it is back, for all connections together.
 
-Each connection notices an outage by itself. The outage begins with the first that fails, and ends when none
-is failing any more. An idle connection may be found broken later. It was made before that outage ended, so it
-begins no new one.
+Each connection notices an outage by itself. The outage begins when the first one fails, and ends when all of
+them work again. An idle connection may be found broken later. It was made before that outage ended, so its
+failure does not begin a new one.
 """
 
 import threading
@@ -19,9 +19,9 @@ class Outage:
         self._lock = threading.Lock()
         self._since = 0.0
         self._worker = ""
-        # The connections that have failed since the outage began. Empty while all is well.
+        # The connections that have failed since the outage began. Empty without an outage.
         self.failing: set[str] = set()
-        # How many outages have ended.
+        # The number of outages that have ended.
         self.ended = 0
 
     def name_worker(self, worker: str) -> None:
@@ -31,7 +31,7 @@ class Outage:
     def failed(self, purpose: str, error: DatabaseUnavailable, *, made: int | None) -> None:
         """Note that this connection failed.
 
-        `made` is how many outages had ended when it was made, `None` if it could not be made.
+        `made` is the number of outages that had ended when it was made, or `None` if it could not be made.
         """
         with self._lock:
             if made is not None and made < self.ended:

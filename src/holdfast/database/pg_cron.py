@@ -14,7 +14,7 @@ def pg_cron_script(database: Database) -> str:
     """Return sql/pg_cron.sql for this database. Connects only if the DSN does not name the database."""
     name = conninfo_to_dict(database.dsn).get("dbname") or _connected_to(database)
     if not str(name).isprintable():
-        # The name stands in comments too, and a line break would end one.
+        # The script has the name in comments too, and a line break would end a comment.
         raise BadValue(f"the database's name {name!r} cannot be printed", field="dsn")
     # The job's name is the key in pg_cron. It contains the database, so one pg_cron can serve several.
     values = {"name": quote(f"holdfast {name}"), "database": quote(name)}

@@ -1,10 +1,10 @@
 """Detects a pooler in transaction mode in front of the database, such as PgBouncer.
 
-There, each transaction may run in another session of the server. Prepared statements, LISTEN and settings get
-lost, or reach other clients. Each `Database` finds this out once, with its first connection:
+In this mode, each transaction may run in another session of the server. Prepared statements, LISTEN and
+settings get lost, or reach other clients. Each `Database` checks for it once, with its first connection:
 
     the server's pid is the one announced to the connection ─── yes ──► no pooler
-                         │ no: a pooler made that one up
+                         │ no: a pooler has invented that pid
     two connections share sessions ─── yes ──► transaction mode
                          └─ no ──► session mode
 
@@ -27,7 +27,7 @@ from holdfast.telemetry import emit
 _PID = "select pg_backend_pid()"
 # In session mode a query waits while the pool has no free session.
 _PATIENCE_SECONDS = 1.0
-# Each connection asks twice in a row: a pooler that alternates between two sessions is detected too.
+# Each connection asks twice in a row, to detect a pooler that alternates between two sessions.
 _ORDER = (0, 1, 1, 0) * 3
 
 
@@ -42,7 +42,7 @@ class Pooler:
         self.transaction_mode = bool(transaction_mode)
 
     def detect(self, connection: Connection[Any]) -> None:
-        """Find out which mode it is, starting from a connection that was just made."""
+        """Detect the mode, starting from a new connection."""
         if self.is_known:
             return
         pid = connection.cursor(row_factory=scalar_row).execute(_PID, prepare=False).fetchone()
@@ -65,9 +65,9 @@ class Pooler:
 
 
 def share_sessions(dsn: str) -> bool | None:
-    """Return whether two connections share sessions; None if they could not be made.
+    """Return whether two connections share sessions, or None if they could not be made.
 
-    In session mode a connection keeps its session, and no other one gets it meanwhile. So True is certain.
+    In session mode a connection keeps its session, and no other connection gets it. So True is certain.
     """
     pids: tuple[set[int], set[int]] = (set(), set())
     with contextlib.suppress(psycopg.Error), contextlib.ExitStack() as stack:
@@ -87,7 +87,7 @@ def share_sessions(dsn: str) -> bool | None:
 
 
 def _pid(connection: Connection[Any]) -> int | None:
-    """Return the pid of the session that answers; None if no answer comes in time."""
+    """Return the pid of the session that answers, or None if no answer comes in time."""
     pgconn, poll = connection.pgconn, select.poll()
     poll.register(pgconn.socket, select.POLLIN)
     pgconn.send_query(_PID.encode())

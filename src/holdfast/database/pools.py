@@ -1,12 +1,12 @@
 """The connection pools of a process, for everything but a worker's own connections.
 
-A pool has no thread and no task. So a failed connection raises its reason at once, and nothing has to end
+A pool has no thread and no task. So a failed connection raises its error at once, and nothing has to end
 before an event loop does. (The pools of `psycopg_pool` only raise "timeout" after ten seconds. Their tasks
 sometimes outlive the cancellation at the end of `asyncio.run`, which then waits without end.)
 
 **An idle connection that has died causes no error.** Only a round trip proves that a connection works, and an
 enqueue is itself one round trip. A block that uses a connection gets a proven one. A plain call runs on a
-connection that only looks well, and is sent again if it certainly did nothing:
+connection that only looks usable, and is sent again if it certainly did nothing:
 
     used a moment ago ── socket not readable ──► ask ──► the server ends the session ──┐
           │                    │                  └────► answer                        │
@@ -15,8 +15,8 @@ connection that only looks well, and is sent again if it certainly did nothing:
 
 A server that restarts or ends a session closes the socket. A check of the socket notices that in half a
 microsecond. If the session ends between the check and the call, `libpq.NEVER_RAN` explains why the call may
-be sent again. A call whose answer was lost may not, and raises. A peer that vanished silently passes the
-check. Therefore a connection that was idle for long is proven, and keepalives watch it.
+be sent again. A call whose answer was lost may not be sent again, and raises. A peer that vanished silently
+passes the check. Therefore a connection is proven after a long idle time, and keepalives watch it.
 """
 
 import asyncio
@@ -62,17 +62,18 @@ S = TypeVar("S", bound="_IdleConnections[Any]")
 
 # How long an idle connection is kept.
 IDLE_SECONDS = 300.0
-# How long a connection is used again without a proof, if it looks well.
+# A connection that was idle for less than this is used without a proof if its socket is not readable.
 TRUSTED_SECONDS = 1.0
-# A role's or a database's default may be stricter, and claims and duties refuse to run there.
+# The default of a role or a database may be stricter, and claims and duties refuse to run with it.
 _READ_COMMITTED = "set session characteristics as transaction isolation level read committed"
 
 
 class Database:
     """The pools of one process: a sync one, and an async one for each event loop.
 
-    `transaction_pooling` is for PgBouncer in transaction mode. Then nothing is used that belongs to a
-    session: no settings, prepared statements or LISTEN. If it is None, the first connection finds out.
+    `transaction_pooling` is for PgBouncer in transaction mode. It makes the pools avoid everything that
+    belongs to a session: settings, prepared statements and LISTEN. If it is None, the first connection
+    detects the mode.
     """
 
     def __init__(self, dsn: str, *, transaction_pooling: bool | None = None, pool_size: int = 10) -> None:
@@ -94,7 +95,7 @@ class Database:
             try:
                 return self._current().ask(call)
             except Exception:
-                with translated(self.dsn):  # not around the call: it costs time
+                with translated(self.dsn):  # only here, because entering it before each call takes time
                     raise
         with self.pooled_connection() as connection:
             return run_on(connection, call)
@@ -110,9 +111,9 @@ class Database:
             return await arun_on(connection, call)
 
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
-        """Enqueue all of these jobs or none, and return their ids."""
+        """Enqueue these jobs, all or none, and return their ids."""
         first, rest = _first_of(batches(jobs))
-        if len(first) < SMALLEST_COPY:  # and there are no more: one call is one transaction
+        if len(first) < SMALLEST_COPY:  # there are no more jobs, and one call is one transaction
             return [*self.run(enqueue_many.enqueue_many(first))] if first else []
         with self.pooled_connection() as connection, connection.transaction():
             return load(connection, rest, streaming=True)
@@ -229,7 +230,7 @@ class Database:
 
     def _current(self) -> "_Pool":
         with self._lock:
-            if self._pool is None or self._pool.process != os.getpid():  # a fork shares no connection
+            if self._pool is None or self._pool.process != os.getpid():  # a fork needs its own pool
                 self._pool = self._closing_after_us(_Pool(self._target))
             return self._pool
 
@@ -243,7 +244,7 @@ class Database:
             return pool
 
     def _closing_after_us(self, pool: S) -> S:
-        # A pool that was not closed leaves no connection open.
+        # Connections do not stay open after a Database that was never closed.
         weakref.finalize(self, pool.abandon)
         return pool
 
@@ -261,7 +262,7 @@ class _Target(NamedTuple):
 
 
 class _IdleConnections(Generic[C]):
-    """Idle connections, the last used on top."""
+    """A stack of idle connections, with the last used one on top."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -269,7 +270,7 @@ class _IdleConnections(Generic[C]):
         self._closed = False
 
     def pop(self) -> tuple[C, bool] | None:
-        """Return the last used connection, and whether to trust it: recently used and not readable."""
+        """Return the last used connection, and whether to trust it: recent, and its socket not readable."""
         try:
             since, connection = self._idle.pop()
         except IndexError:
@@ -325,7 +326,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
             self._permits.put(None)
 
     def ask(self, call: Call[T]) -> T:
-        """Run a plain call, without proving a connection that looks well."""
+        """Run a plain call, without proving a connection that looks usable."""
         self._acquire_permit()
         try:
             while (connection := self._next_idle(trusting=True)) is not None:
@@ -383,7 +384,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
 
 
 class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
-    """The same for one event loop, which may end without closing the pool."""
+    """The pool of one event loop, which may end without closing the pool."""
 
     def __init__(self, target: _Target) -> None:
         super().__init__()
@@ -423,7 +424,7 @@ class _AsyncPool(_IdleConnections[LibpqAsyncConnection]):
             self._permits.release()
 
     async def _acquire_permit(self) -> None:
-        if not self._permits.locked():  # then it does not wait, and needs no timeout
+        if not self._permits.locked():  # a permit is free, so no timeout is needed
             await self._permits.acquire()
             return
         try:

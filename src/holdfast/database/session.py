@@ -1,4 +1,4 @@
-"""A worker's own connections: they have deadlines, detect a silent server, and reconnect by themselves."""
+"""A worker's own connections, with deadlines, detection of a silent server, and automatic reconnects."""
 
 import asyncio
 import contextlib
@@ -27,10 +27,10 @@ C = TypeVar("C", bound=AsyncConnection[Any])
 
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
-# How long an abandoned call may take to end by itself.
+# The time for an abandoned call to end.
 ABANDON_SECONDS = 1.0
 # A role's timeouts are meant for the statements of applications, and would interrupt every duty. A function
-# cannot change the timeout of the statement that calls it, so the session does.
+# cannot change the timeout of the statement that calls it, so the session sets it.
 DUTY_SETTINGS = (
     ("statement_timeout", "10min"),
     ("idle_in_transaction_session_timeout", "1min"),
@@ -42,8 +42,8 @@ DUTY_SETTINGS = (
 class _TimedConnection(Generic[C]):
     """A connection on which every wait has a limit.
 
-    At the deadline its socket is shut down, and the waiting call wakes at once. If the call was cancelled
-    instead, psycopg would ask the server to cancel it, and wait many seconds for a silent server.
+    At the deadline its socket is shut down, and the waiting call wakes at once. Cancelling the call would
+    take longer: psycopg would ask the server to cancel it, and wait many seconds for a silent server.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -78,7 +78,7 @@ class _TimedConnection(Generic[C]):
 
     async def _cut(self, task: "asyncio.Task[Any]") -> None:
         if not task.done():
-            if self._connection is None:  # not yet connected: there is nothing to ask a server about
+            if self._connection is None:  # not yet connected: there is no socket to shut down
                 task.cancel()
             else:
                 _shut_down(self._connection)
@@ -93,8 +93,8 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
     A plain call on an open connection runs directly through libpq and without a task, because starting and
     awaiting a task takes longer than the rest.
 
-    An interrupted call raises `DatabaseUnavailable`. It may or may not have happened, and only the caller
-    knows how to find out.
+    An interrupted call raises `DatabaseUnavailable`. It may or may not have taken effect, and only the caller
+    can check that.
 
     Each warning of the server is passed to `warned`.
     """
@@ -112,7 +112,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
         super().__init__(dsn)
         self._outage = outage or Outage()
         self._purpose = dict(settings).get("application_name", "")
-        # How many outages had ended when the connection was made; `None` without a connection.
+        # The number of outages that had ended when the connection was made; `None` without a connection.
         self._outages_before: int | None = None
         self._deadline = deadline
         self._warned = warned
@@ -157,7 +157,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
         try:
             answer = await connection.ask(call)
-            if connection.was_cut_off:  # just after the answer had come
+            if connection.was_cut_off:  # cut off just after the answer came
                 await self.close()
             return answer  # noqa: TRY300 - the handlers below are for the call alone
         except asyncio.CancelledError:
@@ -176,7 +176,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             deadline.cancel()
 
     async def _finish_abandoned(self, connection: LibpqAsyncConnection, call: Call[Any]) -> None:
-        """Wait briefly for an abandoned call, as `_within` does: then its connection stays usable."""
+        """Wait briefly for an abandoned call, as `_within` does, to keep its connection usable."""
         good = False
         try:
             with contextlib.suppress(TimeoutError, psycopg.Error):
@@ -196,7 +196,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
         with closed(), collisions():
             if not self._pooler.transaction_mode:
                 return await _ask(connection, call)
-            # A session setting would stay in a connection that other clients use next.
+            # A session setting would remain in a connection that other clients use next.
             async with connection.transaction():
                 await self._set(connection, local=True)
                 return await _ask(connection, call)
@@ -225,7 +225,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
 
 
 class ListeningSession(Session):
-    """A session that receives notifications between its calls, so a woken worker asks on a warm connection.
+    """A session that receives notifications between its calls. A woken worker can claim on it at once.
 
     `heard` is called with the payloads of the notifications that came. It is also called after each connect,
     without any, because some may have been missed before.
@@ -273,7 +273,7 @@ class ListeningSession(Session):
         await super().close()
 
     async def _connect(self) -> LibpqAsyncConnection:
-        self._unwatch()  # the one before, which has ended
+        self._unwatch()  # the previous connection, which has ended
         connection = await super()._connect()
         try:
             for channel in () if self._pooler.transaction_mode else self._channels:
@@ -307,7 +307,7 @@ class ListeningSession(Session):
             self._heard(payloads)
 
     def _on_input(self, connection: LibpqAsyncConnection) -> None:
-        """Read what came between calls."""
+        """Read input that came between calls."""
         try:
             with translated(self._dsn):
                 while connection.wire.is_readable():
@@ -329,7 +329,7 @@ class ListeningSession(Session):
 
 
 class Listener(_TimedConnection[ListeningConnection]):
-    """A connection that waits for notifications, and is checked by a query now and then."""
+    """A connection that waits for notifications, and is regularly checked by a query."""
 
     async def listen(
         self, channels: Sequence[str], *, probe_every: float = 5.0
@@ -371,7 +371,7 @@ class Listener(_TimedConnection[ListeningConnection]):
 
 
 def setting(settings: Sequence[tuple[str, str]], *, local: bool) -> sql.Composed:
-    """Return the statement that makes these settings; an older server skips those it does not know."""
+    """Return a statement that sets these settings. It skips settings that an older server does not know."""
     one = sql.SQL("case when current_setting({0}, true) is not null then set_config({0}, {1}, {2}) end")
     return sql.SQL("select {}").format(
         sql.SQL(", ").join(one.format(name, value, local) for name, value in settings)
@@ -395,7 +395,7 @@ def _shut_down(connection: AsyncConnection[Any]) -> None:
 def _cut_off(connection: LibpqAsyncConnection) -> None:
     connection.was_cut_off = True  # not the clock: uvloop's timers fire up to a millisecond early
     _shut_down(connection)
-    connection.wake()  # even if its loop has stopped watching the socket, as uvloop does after an error
+    connection.wake()  # needed if the loop has stopped watching the socket, as uvloop does after an error
 
 
 async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
@@ -406,7 +406,7 @@ async def _ask(connection: LibpqAsyncConnection, call: Call[T]) -> T:
 
 
 def with_defaults(dsn: str) -> str:
-    """Return the DSN with defaults for what it leaves open: timeouts, keepalives, name and encoding."""
+    """Return the DSN with defaults for timeouts, keepalives, name and encoding, if it does not set them."""
     ours: dict[str, str | int] = {
         "connect_timeout": CONNECT_TIMEOUT,
         "keepalives_idle": 5,
@@ -419,7 +419,7 @@ def with_defaults(dsn: str) -> str:
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError:
-        # Without libpq's message, which quotes the DSN and its password.
+        # libpq's message is left out, because it quotes the DSN and its password.
         hint = "Write postgresql://user@host/database, or host=… dbname=…."
         raise BadValue("the DSN cannot be read", field="dsn", hint=hint) from None
     return make_conninfo(dsn, **{name: value for name, value in ours.items() if name not in given})

@@ -76,5 +76,5 @@ def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
 
 
 def _not_a_connection(connection: object, wanted: str) -> BadValue:
-    # Only its type is named: it may be a DSN with a password.
+    # Name only the type, because the value may be a DSN with a password.
     return BadValue(f"conn must be {wanted}, not a {type(connection).__name__}", field="conn")

@@ -1,4 +1,4 @@
-"""Turns what the driver raises into Holdfast's own errors, in one place."""
+"""Turns the driver's errors into Holdfast's own errors, in one place."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from holdfast.values.secret import mask_dsn
 _POOLED = frozenset({"26000", "42P05"})
 _POOLED_HINT = (
     "Behind a pooler in transaction mode, such as PgBouncer, write Holdfast(dsn, transaction_pooling=True); "
-    "on a connection of your own, prepare_threshold=None."
+    "on your own connection, set prepare_threshold=None."
 )
 
 
@@ -48,7 +48,7 @@ def translated(dsn: str | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def closed() -> Iterator[None]:
-    """Raise any other error of PostgreSQL by its message alone, because errors end up in a log.
+    """Raise any other error of PostgreSQL with only its message, because errors are logged.
 
     Its DETAIL may quote a whole row, with the payload and the secrets in it.
     """
@@ -63,13 +63,13 @@ def closed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def collisions() -> Iterator[None]:
-    """Raise `Collision` when two transactions got in each other's way and this one can be repeated."""
+    """Raise `Collision` when this transaction failed because of another one and can be repeated."""
     try:
         yield
     except (pg.DeadlockDetected, pg.SerializationFailure, pg.LockNotAvailable, pg.QueryCanceled) as error:
         raise Collision(error.diag.message_primary or str(error)) from error
     except pg.CheckViolation as error:
-        # A row was on its way to the default partition, while its day got a partition of its own.
+        # A row was being written to the default partition while its day got its own partition.
         if error.diag.table_name != "finished_default" or error.diag.constraint_name:
             raise
         raise Collision(error.diag.message_primary or "") from None
@@ -103,8 +103,8 @@ def _ours(error: psycopg.Error, dsn: str | None) -> HoldfastError | None:
 
 
 def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
-    # No SQLSTATE: the connection broke or never was. 08: connection exceptions. 53: no room on the disk or
-    # for another connection. 57P: shutdown. 25006: the server has become a standby. 0A000: a prepared
+    # No SQLSTATE: the connection broke or was never made. 08: connection exceptions. 53: no room on the disk
+    # or for another connection. 57P: shutdown. 25006: the server has become a standby. 0A000: a prepared
     # statement no longer fits. A new connection helps in all these cases.
     if isinstance(error, psycopg.InterfaceError):
         return True
@@ -112,7 +112,7 @@ def _is_about_the_connection(error: psycopg.Error, state: str) -> bool:
     return lost or (isinstance(error, psycopg.OperationalError) and not state)
 
 
-# How a server refuses a connection, and what to do about it.
+# The reasons for which a server refuses a connection, and a hint for each.
 _REFUSALS = {
     r'database "(.*)" does not exist': "Create it with createdb {0}, or name another database in the DSN.",
     r'role "(.*)" does not exist': "Create it with createuser {0}, or name another user in the DSN.",
@@ -135,16 +135,16 @@ def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | Non
 def unavailable(message: str, dsn: str | None) -> DatabaseUnavailable:
     shown = mask_dsn(dsn) if dsn else None
     where = f" ({shown})" if shown else ""
-    hint = _elsewhere(dsn) if dsn and _NOBODY_THERE.search(message) else None
+    hint = _elsewhere(dsn) if dsn and _NO_SERVER.search(message) else None
     return DatabaseUnavailable(f"the database does not answer{where}: {message}", hint=hint, dsn=shown)
 
 
 # No server listens at the address, or the host is unknown.
-_NOBODY_THERE = re.compile("refused|resolve host|translate host name|No such file or directory")
+_NO_SERVER = re.compile("refused|resolve host|translate host name|No such file or directory")
 
 
 def _elsewhere(dsn: str) -> str:
-    """Return a hint that tells where this DSN came from, and what is used without one."""
+    """Return a hint that names the source of this DSN, and the default without one."""
     given = without_driver(os.environ.get("HOLDFAST_DSN", ""))
     source = "HOLDFAST_DSN names this database" if dsn == given else "Check the DSN"
     return f"{source}. Without a DSN, Holdfast uses an embedded PostgreSQL."

@@ -1,4 +1,4 @@
-"""The user that the server's processes run as: the user itself, or an ordinary user instead of root."""
+"""The user account of the server's processes: the current user, or an ordinary user instead of root."""
 
 import os
 import subprocess
@@ -12,27 +12,27 @@ from holdfast.embedded.home import Home
 
 
 class Account(NamedTuple):
-    """The user that root's server runs as, because PostgreSQL refuses to run as root."""
+    """The user account of root's server, because PostgreSQL refuses to run as root."""
 
     uid: int
     gid: int
 
 
 def choose_account(home: Home) -> Account | None:
-    """Return the account for root's server; None for an ordinary user, who runs the server itself."""
+    """Return the account for root's server, or None for an ordinary user, whose own account is used."""
     if os.geteuid() != 0:
         return None
     account = _owner(home.data) or _ordinary_user()
     if run(["/bin/sh", "-c", 'cd "$0"', home.path], account).returncode:
         raise HomeUnusable(
-            f"user {account.uid}, as whom root's server runs, cannot reach {home.path}",
-            hint="Set HOLDFAST_HOME to a directory that every user can pass through to.",
+            f"user {account.uid}, the account of root's server, cannot reach {home.path}",
+            hint="Set HOLDFAST_HOME to a directory that every user can enter.",
         )
     return account
 
 
 def _owner(data: Path) -> Account | None:
-    # A cluster made by nobody keeps this owner, even if a user postgres appears later.
+    # A cluster that belongs to the user nobody keeps this owner, even if a user postgres is added later.
     return Account(data.stat().st_uid, data.stat().st_gid) if data.exists() else None
 
 
@@ -58,7 +58,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command as the account, in a directory that it can enter, and with a small environment.
 
-    The full environment may hold secrets, and PG* variables that mislead.
+    The full environment may hold secrets, and PG* variables that change the server's behaviour.
     """
     if account:
         options |= {"user": account.uid, "group": account.gid, "extra_groups": []}

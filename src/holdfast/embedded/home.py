@@ -2,8 +2,8 @@
 
     ~/.local/share/holdfast/projects/shop-3f9c01ab/     the home of the project in /home/me/shop
 
-Each project directory has a home of its own, so that no worker runs another project's jobs. The home is not
-inside the project, so that nobody commits the database, or deletes it with `git clean`.
+Each project directory has its own home, so that no worker runs another project's jobs. The home is outside
+the project, so that the database is not committed, or deleted by `git clean`.
 """
 
 import hashlib
@@ -19,16 +19,16 @@ from psycopg import conninfo
 
 from holdfast.embedded.errors import EmbeddedError, HomeUnusable
 
-# Not "holdfast": a user's own schema comes first in its search path, and tables made without a schema would
-# land in Holdfast's.
+# Not "holdfast": a schema with the user's name comes first in the search path. Tables that are made without a
+# schema would land in Holdfast's.
 SUPERUSER = "postgres"
-PORT = 5432  # it only names the socket's file
+PORT = 5432  # only part of the name of the socket's file
 SOCKET = f".s.PGSQL.{PORT}"
 _MARKS = ("pyproject.toml", "manage.py", ".git")
 
 
 class Home:
-    """The names of everything in a home."""
+    """The paths of the files and directories in a home."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Home:
 
 
 def open_home(path: Path | None) -> Home:
-    """Return the home at this path, or that of the project; create it if necessary."""
+    """Return the home at this path, or the project's home; create it if necessary."""
     if os.name == "nt":
         raise EmbeddedError(
             "the embedded PostgreSQL does not run on Windows", hint="Set HOLDFAST_DSN to your own database."
@@ -57,12 +57,12 @@ def open_home(path: Path | None) -> Home:
             path.chmod(0o711)  # the server's user must pass through; the contents are private
         facts = path.stat()
     except (OSError, RuntimeError) as error:
-        hint = "Set HOLDFAST_HOME to a directory of your own."
+        hint = "Set HOLDFAST_HOME to your own directory."
         raise HomeUnusable(f"the embedded server has no home: {error}", hint=hint) from error
     if facts.st_uid != os.geteuid() or facts.st_mode & stat.S_IWOTH:
         raise HomeUnusable(
             f"{path} is not safe to run in: it belongs to user {facts.st_uid} or is open to everyone",
-            hint=f"Set HOLDFAST_HOME to a directory that belongs to user {os.geteuid()} alone.",
+            hint=f"Set HOLDFAST_HOME to a directory that belongs only to user {os.geteuid()}.",
         )
     return Home(path)
 
@@ -85,7 +85,7 @@ def project_directory() -> Path:
 
 
 def user_data() -> Path:
-    """Return the directory of all homes of this user, which was itself the home up to release 0.1.0."""
+    """Return the directory of all homes of this user. Up to release 0.1.0 it was itself the home."""
     data = "/var/lib" if os.geteuid() == 0 else os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(data, "holdfast").expanduser()
 
@@ -101,7 +101,7 @@ def _make(path: Path) -> None:
 
 @contextmanager
 def exclusive_lock(lock: Path) -> Iterator[None]:
-    """Hold a lock that has one holder at a time."""
+    """Hold a lock exclusively."""
     descriptor = _open(lock)
     try:
         _flock(descriptor, "LOCK_EX")
@@ -111,9 +111,9 @@ def exclusive_lock(lock: Path) -> Iterator[None]:
 
 
 def shared_lock(lock: Path) -> int:
-    """Hold a lock together with others, until the descriptor is closed here and in every fork.
+    """Hold a lock together with other processes, until the descriptor is closed here and in every fork.
 
-    Close it, never unlock it: that would unlock it for the forks (or for the server) as well.
+    Close it, and never unlock it: unlocking would release it for the forks (or for the server) too.
     """
     descriptor = _open(lock)
     _flock(descriptor, "LOCK_SH")
@@ -137,7 +137,7 @@ def _open(lock: Path) -> int:
 
 
 def _release(descriptor: int) -> None:
-    # Unlocked, not only closed: a process that another thread has just forked has a copy of it.
+    # Unlock it before closing: a process that another thread has just forked has a copy of it.
     _flock(descriptor, "LOCK_UN")
     os.close(descriptor)
 

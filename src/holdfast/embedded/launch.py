@@ -1,4 +1,4 @@
-"""Starts a server in a home where none runs."""
+"""Starts a server in a home without a running one."""
 
 import os
 import shlex
@@ -30,7 +30,7 @@ def launch(home: Home, bin_directory: Path | None, settings: Mapping[str, str]) 
 
 
 def _choose_binaries(home: Home, explicit: Path | None) -> Path:
-    """Return binaries of the version that made the data, wherever they are on this machine."""
+    """Return binaries of the version that created the data, from any source on this machine."""
     if not home.data.exists():
         return find_binaries(explicit)
     needed = text(home.data / "PG_VERSION").strip()
@@ -50,7 +50,7 @@ def _choose_binaries(home: Home, explicit: Path | None) -> Path:
 
 
 def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
-    """Return what to type, with the path of the old binaries if they are on this machine."""
+    """Return the commands to type, with the path of the old binaries if they are on this machine."""
     known = next((each.directory for each in installed() if each.major == major_of(old)), None)
     old_bin = known or Path(f"/usr/lib/postgresql/{old}/bin")
     dump = f"{shlex.quote(str(old_bin / 'pg_dump'))} --clean --if-exists --file jobs.sql"
@@ -70,7 +70,7 @@ def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
 
 
 def _create_cluster(home: Home, binaries: Path, account: Account | None, *, durable: bool) -> None:
-    # In a new directory: an initdb whose parent was killed may still be writing to the old one.
+    # Use a new directory, because an initdb whose parent was killed may still be writing to the old one.
     for abandoned in home.path.glob("data.new-*"):
         shutil.rmtree(abandoned, ignore_errors=True)
     side = Path(tempfile.mkdtemp(prefix="data.new-", dir=home.path))
@@ -91,7 +91,7 @@ def _create_cluster(home: Home, binaries: Path, account: Account | None, *, dura
 
 def _make_socket_directory(home: Home, account: Account | None) -> None:
     if home.socket.is_symlink():
-        home.socket.unlink()  # an earlier server's; its target may belong to another user now
+        home.socket.unlink()  # made by an earlier server; its target may now belong to another user
     if _fits(home.socket):
         home.socket.mkdir(mode=0o700, exist_ok=True)
     else:
@@ -111,12 +111,12 @@ def _short_directory() -> Path:
 
 
 def _fits(directory: Path) -> bool:
-    # libpq and the server would both read a comma as the start of another directory.
+    # To libpq and the server, a comma would separate two directories.
     return len(os.fsencode(directory / SOCKET)) <= _SOCKET_PATH_LIMIT and "," not in str(directory)
 
 
 def _remove_leftovers(home: Home) -> None:
-    """Remove a killed server's pid files: PostgreSQL trusts them, even if the pid is reused."""
+    """Remove a killed server's pid files, which PostgreSQL trusts even if the pid is reused."""
     if servers := _servers_in(home.data):
         raise ServerNotStarted(
             f"PostgreSQL runs in {home.data} (pid {', '.join(servers)}), but Holdfast did not start it",
@@ -127,9 +127,9 @@ def _remove_leftovers(home: Home) -> None:
 
 
 def _servers_in(data: Path) -> list[str]:
-    """Return the pids of servers that work in this directory, however they were started.
+    """Return the pids of all servers that run in this directory.
 
-    Without /proc (macOS), PostgreSQL's own check of the shared memory must do.
+    Without /proc (macOS), PostgreSQL's own check of the shared memory is the only one.
     """
     processes = Path("/proc").glob("[0-9]*")
     return [each.name for each in processes if text(each / "comm") == "postgres\n" and _works_in(data, each)]
@@ -152,8 +152,8 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
         "holdfast.embedded": "on",  # for the doctor: a private server with one role
     }
     options = [f"--{name}={value}" for name, value in {**_DEFAULTS, **settings, **ours}.items()]
-    # Started by a shell, so that it is not our child, which would surprise code that waits for children. In
-    # its own session, because Ctrl-C must not reach it while a worker drains.
+    # A shell starts the server, so that it is not a child of this process: code that waits for all children
+    # would wait for it. It has its own session, because Ctrl-C must not reach it while a worker drains.
     server = ["/bin/sh", "-c", '"$@" &', "sh", str(binaries / "postgres"), "-D", str(home.data), *options]
     with suppress(FileNotFoundError):
         home.log.replace(home.log.with_name("server.log.1"))
@@ -167,7 +167,7 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
 
 
 def text(path: Path) -> str:
-    """Return the text of a file; empty if it cannot be read."""
+    """Return the text of a file, or an empty text if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

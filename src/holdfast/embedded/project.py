@@ -1,6 +1,6 @@
-"""The server of the current project, and the messages about where its data is.
+"""The server of the current project, and the messages about the location of its data.
 
-Both messages go to the log, or to standard error if logging is not set up. Standard output belongs to the
+Both messages go to the log, or to standard error if logging is not set up. Standard output is only for the
 output of commands.
 """
 
@@ -21,7 +21,7 @@ _HELD = "select (select count(*) from holdfast.job) + (select count(*) from hold
 
 
 def start_for_project() -> Server:
-    """Start or share the server of the current project; print where it is if it is new.
+    """Start or share the server of the current project. Print the location of a new one.
 
     With HOLDFAST_HOME the user has chosen the home, so nothing is printed.
     """
@@ -46,8 +46,8 @@ def start_for_project() -> Server:
 def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
     """Report the home that all projects of a user shared in release 0.1.0, as long as it holds jobs.
 
-    Checking it means starting a second server. So it is checked for a new home, and at later starts only if
-    jobs were found before: the file `earlier` marks that.
+    The check has to start a second server. So it runs for a new home, and at later starts only if it has
+    found jobs before. The file `earlier` marks that.
     """
     earlier, mark = Home(user_data()), home.path / "earlier"
     if not (new or mark.exists()):
@@ -61,7 +61,7 @@ def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
     jobs = "may hold jobs" if held is None else f"still holds {held} job{'s' if held > 1 else ''}"
     _report(
         f"{earlier.path}, where earlier releases kept the jobs of all projects, {jobs}. "
-        f"To go on with it: {export}",
+        f"To continue with it: {export}",
         "embedded.kept",
         home=str(earlier.path),
         jobs=held,
@@ -70,7 +70,7 @@ def _tell_of_earlier_home(home: Home, *, new: bool) -> None:
 
 
 def _jobs_in(home: Home) -> int | None:
-    """Return how many unfinished or dead jobs are in this home; None if its server cannot be started."""
+    """Return the number of unfinished and dead jobs in this home, or None if its server cannot be started."""
     try:
         with start(home.path) as server, psycopg.connect(server.dsn) as connection:
             row = connection.execute(_HELD).fetchone()

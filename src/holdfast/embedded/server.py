@@ -23,7 +23,7 @@ _PATIENCE = 30.0  # seconds for a server to start (perhaps from a crash) or to s
 
 
 class Server:
-    """Your share in a running server, which runs until the last share is returned.
+    """A share in a running server, which runs until the last share is returned.
 
     Use it as a context manager, or call `stop`, or let the process end.
     """
@@ -60,9 +60,9 @@ def start(
 ) -> Server:
     """Start or share a private PostgreSQL. It takes a tenth of a second, and the first time about one second.
 
-    All callers with the same home share one server, with the `settings` of the first. The home is
-    HOLDFAST_HOME unless given, otherwise that of the project: `holdfast/projects/NAME-HASH` in the user's
-    data directory (root: in /var/lib).
+    All callers with the same home share one server, with the `settings` of the first. The default home is
+    HOLDFAST_HOME. Without that it is the project's: `holdfast/projects/NAME-HASH` in the user's data
+    directory (root: in /var/lib).
 
     Raises `BinariesNotFound`, `HomeUnusable`, `WrongVersion` or `ServerNotStarted`, all `EmbeddedError`.
     """
@@ -82,7 +82,7 @@ def start(
 
 
 def _has_database(home: Home, name: str) -> bool:
-    """Create the database if necessary; return False if the server is down, even if it stopped meanwhile."""
+    """Create the database if necessary. Return False if the server is down or has stopped meanwhile."""
     if not _ping(home):
         return False
     try:
@@ -109,7 +109,7 @@ def _answers(home: Home) -> bool:
 
 
 def _ping(home: Home) -> bool:
-    try:  # a short socket directory is in /tmp, where any user could have taken its name after a reboot
+    try:  # a short socket directory is in /tmp, where any user can take its name after a reboot
         ours = home.socket.stat().st_uid == home.data.stat().st_uid
     except OSError:
         return False
@@ -145,9 +145,9 @@ def _leave(home: Home, membership: int) -> None:
 
 
 def _listener(home: Home) -> int:
-    """Return the pid of the server that listens on our socket, as the kernel tells; 0 if there is none.
+    """Return the pid of the server that listens on our socket, as reported by the kernel; 0 if there is none.
 
-    It is also 0 for a server in another container, which can be used but not seen or stopped.
+    It is also 0 for a server in another container, which can be used but not stopped from here.
     """
     # On macOS: SOL_LOCAL and LOCAL_PEERPID. Elsewhere the answer is a struct that begins with the pid.
     level, option = (0, 2) if sys.platform == "darwin" else (socket.SOL_SOCKET, socket.SO_PEERCRED)

@@ -34,7 +34,7 @@ _memory = function("memory", "id uuid", "state::text, names, results")
 
 
 class Unwritten(NamedTuple):
-    """The jobs of which nothing was written: no longer held, or locked by another transaction."""
+    """The jobs for which nothing was written: no longer held, or locked by another transaction."""
 
     gone: set[str]
     locked: set[str]
@@ -46,14 +46,14 @@ def _read_unwritten(rows: Rows) -> Unwritten:
 
 
 def start(ids: list[str], leases: list[str], seconds: list[float]) -> Call[Unwritten]:
-    """Write down that these run, except those that another transaction has locked."""
+    """Record that these jobs run, except the ones that another transaction has locked."""
     return _start.plain(
         _read_unwritten, arrays.words(ids), arrays.words(leases), arrays.numbers(seconds), None, None, True
     )
 
 
 def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool) -> Call[Unwritten]:
-    """The same before it runs, with its deadline, and whether it may never run again."""
+    """Record the start of one job before it runs, with its deadline, and whether it must not run again."""
     deadline = None if timeout is None else arrays.texts([interval(timeout)])
     mark = arrays.words([str(once)])
     return _start.plain(
@@ -62,7 +62,7 @@ def start_one(job_id: str, lease: str, *, timeout: timedelta | None, once: bool)
 
 
 def not_held(ids: list[str], leases: list[str]) -> Call[list[str]]:
-    """Return those that are no longer held."""
+    """Return the jobs that are no longer held."""
     return _not_held.plain(column, arrays.words(ids), arrays.words(leases))
 
 
@@ -79,7 +79,7 @@ class Progress(NamedTuple):
 
 
 def progress_many(reports: Sequence[Progress]) -> Call[Unwritten]:
-    """Write down how far these are, except those that another transaction has locked."""
+    """Record the progress of these jobs, except the ones that another transaction has locked."""
     return _progress_many.plain(
         _read_unwritten,
         arrays.words([report.id for report in reports]),
@@ -117,12 +117,12 @@ def publish_many(events: Sequence[Published], *, skip_locked: bool = False) -> C
 
 
 def keep_step(job_id: str, lease: str, name: str, result: str, seconds: float) -> Call[str | None]:
-    """Return the result that is kept, as JSON text."""
+    """Store the result of a step, and return the stored result as JSON text."""
     return _keep_step(one, job_id, lease, name, result, seconds)
 
 
 class Memory(NamedTuple):
-    """What an attempt goes on from, as JSON text: a checkpoint, and the results of finished steps."""
+    """The stored state of a job, as JSON text: its checkpoint and the results of its finished steps."""
 
     state: str | None
     steps: dict[str, str]

@@ -16,7 +16,7 @@ _audit_log = function(
 
 
 class AuditRow(NamedTuple):
-    """One change to a queue, job or schedule: who made it, and when."""
+    """One change to a queue, job or schedule, with its author and time."""
 
     id: int
     at: datetime

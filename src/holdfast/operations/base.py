@@ -1,4 +1,4 @@
-"""How an operation is written once and offered twice: sync, and async with the prefix `a`.
+"""Operations are written once and offered twice: sync, and async with the prefix `a`.
 
     class Dead(Namespace):
         @operation
@@ -65,7 +65,7 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 
 class Carrier(Protocol):
-    """Takes calls to the database: through a pool, or on the caller's connection."""
+    """An object that sends calls to the database: through a pool, or on the caller's connection."""
 
     def run(self, call: Call[T]) -> T: ...
     async def arun(self, call: Call[T]) -> T: ...
@@ -160,7 +160,7 @@ def _async_method(
 
 
 def run_steps(steps: Steps[T], carrier: Carrier) -> T:
-    """Carry out one step after the other; return what the generator returns."""
+    """Run one step after the other, and return the generator's return value."""
     try:
         step = next(steps)
         while True:
@@ -214,7 +214,7 @@ async def _arun_step(step: Step, carrier: Carrier) -> Any:
 def _connection_given(build: Callable[..., Any]) -> UnknownOption:
     return UnknownOption(
         f"{build.__name__}() has no option 'conn'",
-        hint="Give the connection once: hf.on(conn), then call the method of that.",
+        hint="Write hf.on(conn), and call the method on its result.",
         option="conn",
         suggestion="on",
     )
@@ -234,7 +234,7 @@ def _refuse_unknown(build: Callable[..., Any], options: Iterable[str]) -> None:
 class Namespace:
     """The operations of one noun, such as `hf.dead`."""
 
-    # The method that does what calling the namespace did before it was one.
+    # The method that replaces calling the namespace itself, which older releases allowed.
     called: ClassVar[str] = ""
 
     def __init__(self, holdfast: "Holdfast") -> None:
@@ -248,7 +248,7 @@ class Namespace:
 
         def __call__(self, *_args: object, **_options: object) -> Never:
             raise UnknownMethod(
-                f"hf.{type(self).__name__.lower()} is no function any more",
+                f"hf.{type(self).__name__.lower()} is no longer a function",
                 hint=f"Write {self.called}.",
                 method=type(self).__name__.lower(),
             )

@@ -13,12 +13,12 @@ from holdfast.operations.attempts import Progress, Published
 from holdfast.values import arrays
 from holdfast.values.call import Call, Rows, function, given, interval, nothing, texts
 
-# Msgspec structs, because there is one for each job: making one takes 0.1 µs, and a named tuple up to 0.5.
-# They cannot be part of a reference cycle, so the garbage collector ignores them.
+# Each job has one of these. A msgspec struct takes 0.1 µs to make, and a named tuple up to 0.5 µs. They
+# cannot be part of a reference cycle, so the garbage collector ignores them.
 
 
 class Claimed(msgspec.Struct, frozen=True, gc=False):
-    """A job as a claim hands it out. `payload` and `headers` are still JSON text."""
+    """A claimed job. `payload` and `headers` are still JSON text."""
 
     lease: str
     id: str
@@ -37,7 +37,7 @@ class Claimed(msgspec.Struct, frozen=True, gc=False):
         return datetime.fromtimestamp(self.created / 1e6, UTC)
 
 
-# A time is half of what it takes to read a row, and few handlers ask for it: as a number it costs little.
+# Reading a time would take half the time of a row, and few handlers need it. A number is cheap to read.
 _CLAIMED = (
     "id, task, payload, attempt, max_attempts, queue, priority, suspect, "
     "(date_part('epoch', created_at) * 1e6)::bigint, headers"
@@ -49,8 +49,8 @@ _claimed = function("claimed", "worker uuid, lease uuid", _CLAIMED)
 
 
 def _read_claimed(lease: str) -> Callable[[Rows], list[Claimed]]:
-    """Who asks knows the lease, so it is not sent back with each job."""
-    # Not in a comprehension, where to unpack each row takes as long as all the rest.
+    """Return a reader of claimed jobs. The caller knows the lease, so the rows leave it out."""
+    # A comprehension would spend half its time on unpacking each row.
     return lambda rows: list(starmap(partial(Claimed, lease), rows))
 
 
@@ -71,7 +71,7 @@ def claimed(*, worker: str, lease: str) -> Call[list[Claimed]]:
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """What became of one claimed job; `result` is JSON text, `seconds` how long the handler ran."""
+    """The outcome of one claimed job. `result` is JSON text, and `seconds` the run time of the handler."""
 
     id: str
     lease: str
@@ -82,7 +82,7 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     retry: bool | None = None
     delay: timedelta | None = None
     seconds: float | None = None
-    # What must be on record before it.
+    # Events and progress that must be recorded before the outcome.
     events: list[Published] = []
     note: Progress | None = None
 
@@ -91,16 +91,16 @@ _complete = function("complete", "id uuid, lease uuid, result jsonb")
 
 
 def complete(job_id: str, lease: str, result: str | None) -> Call[None]:
-    """Raises where `finish` answers with a refusal: for a transaction that must not commit then."""
+    """Complete a job. Raises where `finish` returns a refusal, so that the transaction rolls back."""
     return _complete(nothing, job_id, lease, result)
 
 
-# The SQLSTATE of a report on a job that another transaction has locked: it is to be repeated later.
+# The SQLSTATE of a report on a job that another transaction has locked. Send the report again later.
 LOCKED = "55P03"
 
 
 class Refusal(NamedTuple):
-    """A report that changed nothing, and why."""
+    """A report that changed nothing, with the reason."""
 
     id: str
     sqlstate: str
@@ -118,10 +118,10 @@ _finish = function(
 
 
 def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
-    """Write these reports. It waits for no other transaction: see `LOCKED`."""
-    # In the order of ids, as the rows are locked: then the function need not look for each again.
+    """Write these reports without waiting for other transactions: see `LOCKED`."""
+    # The function locks rows in the order of ids. Sorted reports spare it a search for each row.
     reports = sorted(reports, key=attrgetter("id"))
-    leases = [report.lease for report in reports]  # one may stand for all
+    leases = [report.lease for report in reports]  # a single lease stands for all of them
     outcomes = [report.outcome for report in reports]
     retries = [None if report.retry is None else str(report.retry) for report in reports]
     delays = [None if report.delay is None else interval(report.delay) for report in reports]

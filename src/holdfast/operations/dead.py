@@ -49,7 +49,7 @@ class Dead(Namespace):
         limit: int | None = None,
         start_over: bool = False,
     ) -> Call[int]:
-        """Put the dead jobs that match back on their queues, oldest first, and return how many.
+        """Put the matching dead jobs back on their queues, oldest first, and return their number.
 
         They continue after their finished steps, unless you ask them to start over. Without a filter it needs
         `everything=True`.
@@ -80,7 +80,7 @@ class Dead(Namespace):
         everything: bool = False,
         limit: int | None = None,
     ) -> Call[int]:
-        """Remove the dead jobs that match for good, oldest first, and return how many.
+        """Remove the matching dead jobs for good, oldest first, and return their number.
 
         Without a filter it needs `everything=True`.
         """
@@ -101,7 +101,7 @@ class Dead(Namespace):
         before: datetime | None = None,
         limit: int = 50,
     ) -> Call["list[JobSnapshot]"]:
-        """Return the dead jobs that match, the latest first: those that died `after` or `before` a time."""
+        """Return the matching dead jobs, latest first. `after` and `before` limit the time of death."""
         return _list_dead(read_snapshots, *_filter(queue, task, error, after, before, limit))
 
     alist = twin(list)
@@ -126,8 +126,8 @@ def _filter(  # noqa: PLR0917 - in the order of the SQL functions
 
 
 def _refuse_all(*filters: object, everything: bool) -> None:
-    # An empty text or a None filters nothing: it is a variable that was not set, never "all of them".
+    # An empty text or None is probably a variable that was not set. It never means all jobs.
     if not limits.truth("everything", everything) and all(value in {None, ""} for value in filters):
         raise limits.refused(
-            "everything", everything, "no filter is given", hint="Say everything=True for all dead jobs."
+            "everything", everything, "no filter is given", hint="Write everything=True for all dead jobs."
         )

@@ -1,4 +1,4 @@
-"""The duties that every worker can do, each one SQL function: `hf.workers.tick` does all of them once."""
+"""The duties of every worker, one SQL function each. `hf.workers.tick` runs all of them once."""
 
 from datetime import timedelta
 
@@ -16,12 +16,12 @@ _sweep = function("sweep", "rest interval")
 
 
 def fire() -> Call[timedelta | None]:
-    """Fire the schedules that are due; return how long it is until the next one is due."""
+    """Fire the schedules that are due, and return the time until the next one is due."""
     return _fire.plain(one)
 
 
 def promote(amount: int = 2000) -> Call[timedelta | None]:
-    """Make due jobs pending; return how long it is until the next one is due."""
+    """Make due jobs pending, and return the time until the next one is due."""
     return _promote.plain(one, amount, False)
 
 
@@ -30,7 +30,7 @@ def recover(timeout: timedelta | None = None) -> Call[int]:
 
 
 def fold_stats() -> Call[int]:
-    """Add up the statistics of the last minute; return how many reports were added."""
+    """Add up the statistics of the last minute, and return the number of added reports."""
     return _fold_stats.plain(one, False)
 
 
@@ -39,7 +39,7 @@ def advance() -> Call[int]:
 
 
 def upkeep(rest: timedelta) -> Call[int]:
-    """Not if the last one in the fleet ended less than a rest ago."""
+    """Run the upkeep, unless any worker has ended one within the last `rest`."""
     return _upkeep.plain(one, interval(rest))
 
 
@@ -48,10 +48,10 @@ def report_duty(duty: str, error: str) -> Call[None]:
 
 
 def tick() -> Call[list[tuple[str, str | None]]]:
-    """Return each duty and its error, if any."""
+    """Run every duty once, and return each with its error, if any."""
     return _tick(lambda rows: [(row[0], row[1]) for row in rows])
 
 
 def sweep(rest: timedelta) -> Call[bool]:
-    """Return whether there is more to be done."""
+    """Run a part of the sweep, and return whether more is left."""
     return _sweep.plain(one, f"{rest.total_seconds():.6f} seconds")

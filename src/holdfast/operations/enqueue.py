@@ -1,4 +1,4 @@
-"""Enqueueing one job. Many of them go by COPY: see `database.bulk`."""
+"""Enqueueing one job. Many jobs go by COPY: see `database.enqueue_many`."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -16,14 +16,14 @@ _enqueue = function(
 )
 
 
-# The same with what most jobs say: half the values to send and to read.
+# The same function with fewer parameters, which is enough for most jobs and halves the values to send.
 _enqueue_undeclared = _enqueue.without("declared_attempts")
 _enqueue_usual = _enqueue.without(*list(_enqueue.parameters)[4:])
 _enqueue_declared = _enqueue.without(*list(_enqueue.parameters)[4:-1])
 
 
 def enqueue(job: NewJob, read: Callable[[Rows], T]) -> Call[T]:
-    """Enqueue one job. The id comes as text: a `UUID` takes longer to make than the rest of the call."""
+    """Enqueue one job. The id is returned as text: making a `UUID` takes longer than the rest of the call."""
     usual = (job.task, job.payload, job.queue, job.priority)
     more = (job.run_at, job.delay, job.max_attempts, job.id, job.headers)
     declared = job.declared_attempts

@@ -1,4 +1,4 @@
-"""Events of jobs: `hf.events` reads the log, and follows it."""
+"""Events of jobs: `hf.events` reads and follows the log."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from holdfast.values import limits
 from holdfast.values.call import Call, function, one
 from holdfast.values.encoding import shown
 
-# After this many empty reads, the cursor moves by itself.
+# After this many empty reads in a row, the cursor moves to the present.
 EMPTY_LOOKS = 20
 
 _read_events = function(
@@ -26,7 +26,7 @@ _event_cursor = function("event_cursor", "job_id uuid")
 
 
 class Event(NamedTuple):
-    """What happened to a job, or what its handler published. `cursor` is where to go on after it."""
+    """An event of a job, from the queue or from the handler. `cursor` is the position after it."""
 
     id: int
     job_id: UUID
@@ -53,11 +53,11 @@ class Events(Namespace):
         follow: bool = True,
         poll: float = 0.5,
     ) -> Iterator[Event]:
-        """Yield the past events of a job, of a queue, or of all, in order, and then the coming ones.
+        """Yield the past events of a job, a queue or all jobs in order, and then new ones as they come.
 
-        To continue `after` an event, also in another process, give its `cursor`: a follower sees every event
-        exactly once, whenever its transaction commits. `after="now"` leaves out past events, and
-        `follow=False` coming ones. The events of one job end with the job.
+        To continue after an event, even in another process, pass its `cursor` as `after`. A follower sees
+        every event exactly once, whenever its transaction commits. `after="now"` leaves out past events, and
+        `follow=False` leaves out new ones. The events of one job end with the job.
         """
         feed = _Feed(job_id, queue, after, poll)
         if after == "now":
@@ -74,7 +74,7 @@ class Events(Namespace):
                 return
             ends = self.carrier.run(ends_of([str(feed.job)])) if feed.job is not None else []
             if feed.is_over(ends) and follow:
-                feed.over = True  # and once more, for what came before its end
+                feed.over = True  # read once more, for events just before its end
             elif not follow:
                 return
             else:
@@ -114,7 +114,7 @@ class Events(Namespace):
 
 
 class _Feed:
-    """Where somebody is in the events of a job, a queue or all."""
+    """A reader's position in the events of a job, a queue or all jobs."""
 
     def __init__(self, job_id: UUID | str | None, queue: str | None, after: str | None, poll: float) -> None:
         if job_id is not None and queue is not None:
@@ -134,15 +134,15 @@ class _Feed:
 
     @property
     def quiet(self) -> bool:
-        """Whether there was nothing for so long that the cursor is worth moving by itself.
+        """Tell whether enough reads were empty to move the cursor.
 
-        Each look walks over what came since the cursor, also in other queues. One that was taken before a
-        look that found nothing is as good.
+        Each read walks over all events since the cursor, including those of other queues. A cursor that was
+        taken before an empty read skips them and misses nothing.
         """
         return self.job is None and self._empty >= EMPTY_LOOKS
 
     def is_over(self, ends: list[End]) -> bool:
-        """Whether its job has ended; raises `JobNotFound` if there is none."""
+        """Tell whether the job of this feed has ended. Raises `JobNotFound` if there is no such job."""
         for end in ends:
             if end.state is None and self.after is None:
                 raise unknown(UUID(end.id))
@@ -170,5 +170,5 @@ def read_events(
 
 
 def event_cursor(job_id: UUID | None) -> Call[str]:
-    """Return the cursor of this moment in the events of a job, or else of a queue or all."""
+    """Return the current cursor in the events of a job, or of all jobs if there is no `job_id`."""
     return _event_cursor(one, job_id)

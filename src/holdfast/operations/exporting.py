@@ -1,9 +1,9 @@
-"""Days of finished jobs and events, out of the database: to a directory, or to a function of yours.
+"""Export days of finished jobs and events to a directory, or to a function of the caller.
 
     due, or a day ─► COPY ─► gzip? ─► sha256 ─► file.part ─► fsync ─► rename ─► manifest ─► mark_exported
 
-A day is marked as exported once its file and its manifest are in place, and is dropped after that. A crash in
-between leaves it unmarked, so it is exported again, over the same names.
+A day is marked as exported once its file and its manifest are in place, and is dropped after that. A crash
+before that leaves it unmarked, so it is exported again under the same names.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ from holdfast.values.call import Call
 _SHAPES: tuple[Shape, ...] = ("csv", "jsonl")
 _DAY = timedelta(days=1)
 _OWNERS_DIRECTORY = 0o700
-_GZIP = 31  # zlib's number for a gzip header, with no time in it: the same rows are the same file
+_GZIP = 31  # zlib's number for a gzip header without a time: the same rows make the same file
 
 
 class Exported(NamedTuple):
-    """A file that was exported. `marked`: the database may drop what is in it."""
+    """A file that was exported. If it is `marked`, the database may drop its rows."""
 
     name: str
     partition: str
@@ -82,7 +82,7 @@ def export_days(
 
 
 def _writable(directory: Path) -> Path:
-    """Now, not on the day when something is due for the first time."""
+    """Check that a directory can be written to now, and not only when the first export is due."""
     try:
         directory.mkdir(_OWNERS_DIRECTORY, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -94,15 +94,16 @@ def _writable(directory: Path) -> Path:
 
 
 def into(directory: Path) -> Receiver:
-    """Write files to a directory: whole ones only, under their names, and on disk.
+    """Return a receiver that writes complete files to a directory and syncs them to disk.
 
-    Both are the owner's alone, because payloads and results are in them. A directory that is there already
-    keeps its rights.
+    Only the owner may read them, because they hold payloads and results. An existing directory keeps its
+    rights.
     """
 
     def write(name: str, chunks: Iterator[bytes]) -> str:
         directory.mkdir(_OWNERS_DIRECTORY, parents=True, exist_ok=True)
-        # Two may export at a time: each has a file of its own, and the last one to be whole stays.
+        # Two processes may export at once. Each writes its own part file; the last to finish replaces the
+        # other's.
         place, part = directory / name, directory / f".{name}.{uuid4().hex[:12]}.part"
         try:
             with open(part, "xb", opener=_owners) as file:
@@ -173,7 +174,7 @@ def _export(
 
 
 class _Counted:
-    """What has gone through, for the manifest."""
+    """The counts and the hash of a file's content, for the manifest."""
 
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
@@ -246,6 +247,6 @@ def _of_day(wanted: tuple[datetime, datetime], due: list[DueExport]) -> Iterator
 def _sync(directory: Path) -> None:
     handle = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(handle)  # the new name too
+        os.fsync(handle)  # makes the new name durable too
     finally:
         os.close(handle)

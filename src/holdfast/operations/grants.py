@@ -1,10 +1,10 @@
 """Roles that may use only some queues: `hf.grants`.
 
-    hf.grants.grant("acme", ["acme.*"])     from now on the role sees and uses only these queues
+    hf.grants.grant("acme", ["acme.*"])     the role may see and use only these queues
     hf.grants.list()
 
-The PostgreSQL roles that `hf.migrate(roles=True)` makes decide what a role may do at all: produce, work, look
-or operate. Only the owner of the schema may change grants.
+`hf.migrate(roles=True)` creates the PostgreSQL roles that decide what a role may do: produce, work, view or
+operate. Only the owner of the schema may change grants.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _list_grants = function("list_grants")
 
 
 class GrantRow(NamedTuple):
-    """A role that may use only some queues: the name of one, or the beginning of names and a star."""
+    """A role that may use only some queues. `queues` is a name, or the start of names and a star."""
 
     role: str
     queues: str
@@ -36,9 +36,10 @@ class Grants(Namespace):
 
     @operation
     def grant(self, role: str, queues: Sequence[str]) -> Call[None]:
-        """Limit a role to these queues and to those that it was granted before.
+        """Restrict a role to these queues and the ones that it was granted before.
 
-        `acme.*` stands for all queues that begin with `acme.`. A role without grants may use all queues.
+        `acme.*` stands for every queue whose name starts with `acme.`. A role without grants may use all
+        queues.
         """
         return _grant_queues(nothing, limits.text("role", role), _names(queues))
 
@@ -46,7 +47,7 @@ class Grants(Namespace):
 
     @operation
     def revoke(self, role: str, queues: Sequence[str] | None = None) -> Call[int]:
-        """Take queues away from a role, and return how many. Without queues it may use all of them again."""
+        """Remove grants of a role, and return their number. Without `queues` it may use all queues again."""
         return _revoke_queues(one, limits.text("role", role), None if queues is None else _names(queues))
 
     arevoke = twin(revoke)

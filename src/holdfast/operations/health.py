@@ -1,4 +1,4 @@
-"""Health: `hf.health` says how the queues are, and what is wrong with the database."""
+"""Health: `hf.health` judges the queues, and finds problems of the database."""
 
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ Status = Literal["OK", "WARNING", "CRITICAL"]
 
 
 class QueueReport(NamedTuple):
-    """How a queue is, why, and what that was judged by; attempts and failures are those of the last hour."""
+    """The status of a queue, its reason and its figures. Attempts and failures are those of the last hour."""
 
     queue: str
     status: Status
@@ -34,13 +34,13 @@ _health = function("health", "queue text", ", ".join(QueueReport._fields))
 
 
 class Health(Namespace):
-    """How the queues and the database are."""
+    """The health of the queues and the database."""
 
     called = "hf.health.check(…)"
 
     @operation
     def check(self, queue: str | None = None) -> Call[list[QueueReport]]:
-        """Return how each queue is, or this one: OK, WARNING or CRITICAL by its thresholds, and why."""
+        """Return the status of each queue, or of one: OK, WARNING or CRITICAL by its thresholds, and why."""
 
         def read(rows: Rows) -> list[QueueReport]:
             return [QueueReport._make(row) for row in rows]
@@ -51,7 +51,7 @@ class Health(Namespace):
 
     @operation
     def doctor(self, *, healthy: bool = False) -> Steps[list[Finding]]:
-        """Return what is wrong with the database, the worst first, and nothing if all is well.
+        """Return the problems of the database, the worst first, and an empty list if there are none.
 
         With `healthy` the checks that found nothing are included, as `ok`.
         """
@@ -63,14 +63,14 @@ class Health(Namespace):
 
     @operation
     def overview(self) -> Steps[Overview]:
-        """Return what `metrics` writes down: counts, queues, workers and gauges, read one after the other."""
+        """Return the figures of `metrics`: counts, queues, workers and gauges, read one after the other."""
         return _overview()
 
     aoverview = twin(overview)
 
     @operation
     def metrics(self) -> Steps[str]:
-        """Return the state of the database as Prometheus reads it: jobs by queue and state, workers, gauges.
+        """Return metrics of the database for Prometheus: jobs by queue and state, workers, gauges.
 
         The metrics of one worker process are on its own port: `hf.worker(http=8080)`.
         """

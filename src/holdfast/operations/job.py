@@ -49,7 +49,7 @@ def _of_dead(original: operation[Dead, Concatenate[UUID | str, P], T]) -> operat
 
 
 class Job(Generic[R_co]):
-    """A job that was enqueued or looked up: its id, and what can be done with it."""
+    """A job that was enqueued or looked up: its id, and the operations on it."""
 
     __slots__ = ("_id", "holdfast")
 
@@ -92,7 +92,7 @@ class Job(Generic[R_co]):
     apurge = twin(purge)
 
     def result(self, timeout: timedelta | float | None = None) -> R_co:
-        """Wait for the end of the job, and return what its handler returned.
+        """Wait for the end of the job, and return the result of its handler.
 
         Raises `JobFailed` if it is dead, `JobCancelled` if it was cancelled, `JobNotFound` if there is no
         such job, and `TimeoutError` if it has not ended within this many seconds.
@@ -106,7 +106,7 @@ class Job(Generic[R_co]):
         return result
 
     def watch(self, *, poll: float = 0.5) -> Iterator[JobSnapshot]:
-        """Yield the job as it is now, and again after each change, until it has ended."""
+        """Yield the current state of the job, and again after each change, until it has ended."""
         last = None
         while last is None or not last.state.final:
             snapshot = self.refresh()
@@ -128,7 +128,7 @@ class Job(Generic[R_co]):
                 await asyncio.sleep(limits.number("poll", poll, 0.01, 3600))
 
     def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Iterator[Event]:
-        """Yield the events of the job, past and coming, until it has ended. See `hf.events.read`."""
+        """Yield the past and new events of the job until it has ended. See `hf.events.read`."""
         return self.holdfast.events.read(job_id=self.id, after=after, follow=follow, poll=poll)
 
     def aevents(

@@ -1,4 +1,4 @@
-"""Jobs: `hf.jobs` reads and changes them, by id or many at a time. A handle on one of them is in `job.py`."""
+"""Jobs: `hf.jobs` reads and changes them, by id or many at a time. `job.py` has the handle on one job."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -57,7 +57,7 @@ class StepRow(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """One reason why a job does not run, or how it ended: a word for programs, a sentence, and what to do."""
+    """A reason why a job does not run, or how it ended: a word for programs, a sentence and a remedy."""
 
     answer: str
     explanation: str
@@ -66,20 +66,20 @@ class Reason(NamedTuple):
 
 
 class Cancelled(NamedTuple):
-    """How many jobs were cancelled at once, and how many workers were asked to stop one."""
+    """The number of jobs that were cancelled at once, and of those that workers were asked to stop."""
 
     cancelled: int
     requested: int
 
 
 class Jobs(Namespace):
-    """The jobs of one database. A job is given by its id."""
+    """The jobs of one database, identified by their ids."""
 
     called = "hf.jobs.list(…)"
 
     @operation
     def get(self, job: UUID | str) -> Call[JobSnapshot]:
-        """Return the job as it is now.
+        """Return the current state of a job.
 
         Raises `JobNotFound` if its retention time is over, or its transaction was rolled back.
         """
@@ -149,7 +149,7 @@ class Jobs(Namespace):
         state: JobState | str | None = None,
         everything: bool = False,
     ) -> Steps[Cancelled]:
-        """Cancel all live jobs of a queue, a task or both, in batches, and return how many.
+        """Cancel all live jobs of a queue, a task or both, in batches, and return their number.
 
         Without a queue and a task it needs `everything=True`.
         """
@@ -158,7 +158,7 @@ class Jobs(Namespace):
                 "everything",
                 everything,
                 "no queue and no task is given",
-                hint="Say everything=True for all jobs.",
+                hint="Write everything=True for all jobs.",
             )
         cancelled = requested = 0
         last: UUID | None = None
@@ -182,7 +182,7 @@ class Jobs(Namespace):
     def reschedule(
         self, job: UUID | str, *, run_at: datetime | None = None, delay: timedelta | float | None = None
     ) -> Call[datetime]:
-        """Give a scheduled job another time and return it. Raises `IllegalTransition` for any other job."""
+        """Change the time of a scheduled job and return it. Raises `IllegalTransition` for any other job."""
         if (run_at is None) == (delay is None):
             raise limits.refused("run_at", run_at, "give either run_at or delay")
         return _reschedule(
@@ -224,10 +224,10 @@ class Jobs(Namespace):
         timeout: timedelta | float | None = None,
         return_exceptions: bool = False,
     ) -> "list[Any]":
-        """Wait until all of these have ended, and return their results in the same order.
+        """Wait until all of these jobs have ended, and return their results in the same order.
 
-        If one has no result, the error of `job.result()` is raised at once, or takes the place of the result
-        with `return_exceptions`.
+        If one has no result, this raises the error of `job.result()` at once. With `return_exceptions` it
+        returns the error instead of that result.
         """
         return gather(self._holdfast, jobs, timeout, return_exceptions=return_exceptions)
 
@@ -267,7 +267,7 @@ class Jobs(Namespace):
         state: JobState | str | None = None,
         limit: int = 50,
     ) -> Call["list[JobSnapshot]"]:
-        """Return the jobs that match, the latest change first."""
+        """Return the matching jobs, the last changed first."""
         limits.integer("limit", limit, range(1, 100_001))
         return list_jobs(queue=queue, task=task, state=_known(state), amount=limit)
 
@@ -279,7 +279,7 @@ def _read_steps(rows: Rows) -> list[StepRow]:
 
 
 def _known(state: JobState | str | None) -> JobState | None:
-    """Return the state of this name. Raises `BadInput` with the nearest one."""
+    """Return the state of this name. Raises `BadInput`, which suggests a similar name."""
     if state is None:
         return None
     try:

@@ -20,7 +20,7 @@ _retry_delay = function("retry_delay", "task text, attempt integer, queue text")
 
 
 class PolicyRow(NamedTuple):
-    """How a task is retried. A value that is `None` comes from its queue or the default."""
+    """The retry policy of one task. A value of `None` comes from its queue or the default."""
 
     task: str
     max_attempts: int | None
@@ -32,13 +32,13 @@ class PolicyRow(NamedTuple):
 
 
 class Policies(Namespace):
-    """How tasks are retried."""
+    """The retry policies of the tasks in one database."""
 
     called = "hf.policies.list()"
 
     @operation
     def set(self, task: str, policy: RetryPolicy) -> Call[None]:
-        """Retry a task by this policy from now on. It wins over the policy that the code declares."""
+        """Set the retry policy of a task. It takes precedence over the policy that the code declares."""
         if not isinstance(policy, RetryPolicy):
             raise limits.refused("policy", policy, "must be a RetryPolicy")
         task = limits.name("task", task)
@@ -55,7 +55,7 @@ class Policies(Namespace):
 
     @operation
     def list(self) -> Call["list[PolicyRow]"]:
-        """Return the policies that are set. A task that is missing follows its queue and the default."""
+        """Return all policies. A task without one follows its queue and the default."""
         return _list_retry_policies(lambda rows: [PolicyRow._make(row) for row in rows])
 
     alist = twin(list)

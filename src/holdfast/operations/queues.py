@@ -27,21 +27,21 @@ class Queues(Namespace):
 
     @operation
     def pause(self, queue: str) -> Call[None]:
-        """Hand out no more jobs of this queue. Running jobs continue."""
+        """Stop workers from claiming jobs of this queue. Running jobs continue."""
         return _pause(nothing, queue)
 
     apause = twin(pause)
 
     @operation
     def resume(self, queue: str) -> Call[None]:
-        """Hand out the jobs of a paused queue again."""
+        """Let workers claim the jobs of a paused queue again."""
         return _resume(nothing, queue)
 
     aresume = twin(resume)
 
     @operation
     def list(self) -> Call["list[QueueRow]"]:
-        """Return the queues that were used or are paused, with how many jobs wait in each."""
+        """Return the queues that were used or are paused, with the number of jobs in each state."""
         return list_queues()
 
     alist = twin(list)

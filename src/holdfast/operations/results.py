@@ -1,4 +1,4 @@
-"""Results: how jobs have ended, and waiting for several of them. `hf.jobs.gather` and `job.result` use it."""
+"""Results: waiting for the end of jobs. `hf.jobs.gather` and `job.result` use this module."""
 
 import asyncio
 import concurrent.futures
@@ -28,7 +28,7 @@ _ends = function("ends", "ids uuid[]", "id::text, task, state, result::text, err
 
 
 class End(NamedTuple):
-    """How a job has ended; `result` is JSON text, `state` is `None` where there is no such job."""
+    """The end of a job. `result` is JSON text, and `state` is `None` if there is no such job."""
 
     id: str
     task: str | None
@@ -46,7 +46,7 @@ def await_no_more(ids: Sequence[str], channel: str) -> Call[None]:
 
 
 def ends_of(ids: Sequence[str]) -> Call[list[End]]:
-    """Return the ends of those that have ended."""
+    """Return the end of each job that has ended."""
     return _ends.plain(lambda rows: [End._make(row) for row in rows], arrays.words(ids))
 
 
@@ -57,7 +57,7 @@ def gather(
     *,
     return_exceptions: bool,
 ) -> list[Any]:
-    """Wait until all of these have ended. See `hf.jobs.gather`."""
+    """Wait until all of these jobs have ended. See `hf.jobs.gather`."""
     waits, seconds = _Waits(holdfast, jobs), _seconds(timeout)
     if waits.missing and seconds is not None and seconds < AT_ONCE:  # too short to wait: ask once
         for end in holdfast.carrier.run(ends_of(waits.missing)):
@@ -102,7 +102,7 @@ async def agather(
 
 
 class _Waits:
-    """The ends of some jobs, as they come."""
+    """The jobs that one caller waits for, and the ends that are known so far."""
 
     def __init__(self, holdfast: "Holdfast", jobs: "Iterable[Job[Any]]") -> None:
         if _is_job(jobs):
@@ -110,7 +110,7 @@ class _Waits:
         jobs = list(jobs)
         for job in jobs:
             if not _is_job(job):
-                raise limits.refused("jobs", job, "must be jobs", hint="hf.job(id) makes one of an id.")
+                raise limits.refused("jobs", job, "must be jobs", hint="Use hf.job(id) for an id.")
         self._tasks = holdfast.tasks
         self._ids = [str(job.id) for job in jobs]
         self._ends: dict[str, End] = {}
@@ -133,7 +133,7 @@ class _Waits:
             raise error
 
     def question(self, return_exceptions: bool, seconds: float | None) -> Call[JobSnapshot | None] | None:
-        """The question for the state of a job that is late, unless the caller only asks again and again."""
+        """Return the call that asks for the state of a late job, unless the caller is only polling."""
         if not self.missing or return_exceptions or seconds is None or seconds < AT_ONCE:
             return None
         return find_job(UUID(self.missing[0]))
@@ -159,7 +159,7 @@ class _Waits:
         return self._tasks.get(end.task).decode_result(value) if known and end.task else value
 
     def drop(self) -> None:
-        """Wait no more for those that have not ended."""
+        """Stop waiting for the jobs that have not ended."""
         for job_id, future in zip(self._asked, self.futures, strict=True):
             if not future.done():
                 self._waiting.drop(job_id, future)
@@ -178,7 +178,7 @@ def _late(ids: list[str], seconds: float | None, found: JobSnapshot | None = Non
 
 
 def _failure(end: End) -> HoldfastError | None:
-    """What to raise for a job that has no result."""
+    """Return the error for a job without a result, or None for a completed job."""
     job_id = UUID(end.id)
     match end.state:
         case "completed":

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 Shape = Literal["csv", "jsonl"]
 Receiver = Callable[[str, Iterator[bytes]], object]
-"""Takes the name of a file and its chunks. A text that it returns is remembered as the place of the file."""
+"""Receive the name of a file and its chunks. A returned text is stored as the location of the file."""
 
 _list_partitions = function(
     "list_partitions", columns="parent, partition, day, rows, bytes, goes_at, fate, exported_at"
@@ -24,7 +24,7 @@ _mark_exported = function(
     "partition text, until timestamptz, rows bigint, bytes bigint, sha256 text, location text",
 )
 _export_columns = function("export_columns", "parent text", "name, type")
-# Only COPY calls these; see `database.copying`.
+# Only COPY calls these; see `database.copy_out`.
 EXPORTS = {
     parent: function(f"export_{parent}", "from_at timestamptz, until_at timestamptz, of_default boolean")
     for parent in ("finished", "event")
@@ -32,7 +32,7 @@ EXPORTS = {
 
 
 class PartitionRow(NamedTuple):
-    """A day of finished jobs or of events: about how many rows, when it goes and what becomes of it then."""
+    """A day of finished jobs or events: its estimated rows, its size, its fate, and the time when it goes."""
 
     parent: str
     partition: str
@@ -67,7 +67,7 @@ class Retention(Namespace):
 
     @operation
     def due(self) -> Call["list[DueExport]"]:
-        """Return the days that wait for `export` before they go, where the setting `disposal` is `export`."""
+        """Return the days that wait for an export, because the setting `disposal` is `export`."""
         return due_exports()
 
     adue = twin(due)
@@ -82,10 +82,11 @@ class Retention(Namespace):
         compress: bool = False,
         day: date | None = None,
     ) -> "Steps[list[Exported]]":
-        """Write the days that are due, or one day, to a directory or to a function, and return the files.
+        """Export the days that are due, or one day, to a directory or a function, and return the files.
 
-        Each comes with a manifest: rows, columns with types, SHA-256. Exported days may be dropped. `to` is
-        called with the name and the chunks of each file: `hf.retention.export(to=upload, compress=True)`.
+        Each file has a manifest: its rows, columns with types, and SHA-256. Exported days may be dropped.
+        `to` is called with the name and the chunks of each file: `hf.retention.export(to=upload,
+        compress=True)`.
         """
         from holdfast.operations.exporting import export_days  # noqa: PLC0415 - few processes export
 
@@ -100,7 +101,7 @@ class Retention(Namespace):
 
     @operation
     def list(self) -> Call["list[PartitionRow]"]:
-        """Return the days of finished jobs and events: how much they hold, and when and how they go."""
+        """Return the days of finished jobs and events: their size, and when and how they go."""
         return _list_partitions(lambda rows: [PartitionRow._make(row) for row in rows])
 
     alist = twin(list)

@@ -1,4 +1,4 @@
-"""Schedules, at run time: `hf.schedules`.
+"""Schedules that are managed at run time: `hf.schedules`.
 
 hf.schedules.add("nightly", report.call(kind="full"), cron="0 2 * * *", zone="Europe/Berlin")
 hf.schedules.add("beat", ping, every=30)
@@ -26,7 +26,7 @@ from holdfast.values.renamed import renamed
 from holdfast.values.schedule import Missed
 
 Scheduled = NewJob | Task[..., Any] | str
-"""What a schedule runs: a call (`task.call(…)`), a task that needs no arguments, or the name of one."""
+"""The job of a schedule: a call (`task.call(…)`), a task that needs no arguments, or a task's name."""
 
 _SCHEDULE = (
     "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "
@@ -60,7 +60,7 @@ _USUAL_SCHEDULE = {
 
 
 class ScheduleKeywords(TypedDict, total=False):
-    """What can be said of a schedule; see `Schedule` for its times. The rest is that of its jobs."""
+    """The options of a schedule. `Schedule` explains its times; the other options are those of its jobs."""
 
     cron: str | None
     every: timedelta | float | None
@@ -74,7 +74,7 @@ class ScheduleKeywords(TypedDict, total=False):
 
 
 class ScheduleRow(NamedTuple):
-    """A schedule as it stands: what it says in words, and its next times."""
+    """The current state of a schedule, with its times in words and its next times."""
 
     name: str
     words: str
@@ -114,11 +114,11 @@ class Schedules(Namespace):
         declared: bool = True,
         **options: Unpack[ScheduleKeywords],
     ) -> Call[datetime]:
-        """Run a job at regular times from now on, and return the first of them.
+        """Run a job at regular times from now on, and return the first time.
 
-        Call this each time your program starts: an existing schedule of this name is changed accordingly. A
-        paused one stays paused, and one that an operator has made or changed stays as it is. With
-        `declared=False` you are the operator, and a name that is taken is refused.
+        Call this each time your program starts: it updates an existing schedule of this name. A paused
+        schedule stays paused, and a schedule that an operator has made or changed stays as it is. With
+        `declared=False` you act as the operator, and an existing name is refused.
         """
         said = _said(name, job, payload, self._of_task(job, options))
         if ("cron" in said) == ("every" in said):
@@ -135,14 +135,14 @@ class Schedules(Namespace):
         payload: Any = msgspec.UNSET,
         **options: Unpack[ScheduleKeywords],
     ) -> Call[datetime]:
-        """Change these options as an operator, and return the next time. The change wins over the code."""
+        """Change these options as an operator, and return the next time. The change overrides the code."""
         return _change_schedule(one, *_schedule_values(name, _said(name, job, payload, options)))
 
     achange = twin(change)
 
     @operation
     def pause(self, name: str) -> Call[bool]:
-        """Let the times of a schedule pass without a job, and return whether it was running."""
+        """Make no jobs at the times of a schedule, and return whether it was running."""
         return _pause_schedule(one, name)
 
     apause = twin(pause)
@@ -171,14 +171,14 @@ class Schedules(Namespace):
     @operation
     @renamed(amount="limit")
     def upcoming(self, name: str, limit: int = 5) -> Call["list[datetime]"]:
-        """Return the next times of a schedule; none if it is paused."""
+        """Return the next times of a schedule. A paused schedule has none."""
         return _upcoming(column, name, limit)
 
     aupcoming = twin(upcoming)
 
     @operation
     def next_occurrence(self, cron: str, after: datetime, zone: str = "UTC") -> Call[datetime]:
-        """Return the first time after this one that a cron expression names, by the clocks of a zone."""
+        """Return the first time after `after` that matches a cron expression in a time zone."""
         return _next_occurrence(one, cron, after, zone)
 
     anext_occurrence = twin(next_occurrence)
@@ -192,7 +192,7 @@ class Schedules(Namespace):
 
     @operation
     def list(self, *, upcoming: int = 5) -> Call["list[ScheduleRow]"]:
-        """Return all schedules by name, with their next times and what they say in words."""
+        """Return all schedules by name, in words and with their next times."""
         return list_schedules(upcoming)
 
     alist = twin(list)
@@ -200,12 +200,12 @@ class Schedules(Namespace):
     def declare(self, tasks: Iterable[Task[..., Any]]) -> None:
         """Store the schedules that `@hf.task(schedule=…)` declares, each under the name of its task.
 
-        A schedule that an operator has changed stays as it is; the event `schedule.kept` tells.
+        A schedule that an operator has changed stays as it is, and the event `schedule.kept` reports it.
         """
         scheduled = {task.name: task for task in tasks if task.settings.schedule is not None}
         for name, task in scheduled.items():
             times = task.settings.schedule
-            assert times is not None  # noqa: S101 - they were chosen by it
+            assert times is not None  # noqa: S101 - only tasks with a schedule were chosen
             try:
                 said = {**_job(task), **asdict(times)}
                 self.carrier.run(add_schedule(name, said, declared=True))
@@ -219,7 +219,7 @@ class Schedules(Namespace):
                 emit("schedule.kept", name=row.name, words=row.words, reason="an operator has changed it")
 
     def _of_task(self, job: Scheduled, options: ScheduleKeywords) -> ScheduleKeywords:
-        """Add the queue and priority that a task named here declares, where the options do not give them."""
+        """Add the queue and priority of a known task, unless the options give them."""
         if not isinstance(job, str) or job not in self._holdfast.tasks:
             return options
         known = self._holdfast.tasks.settings(job)
@@ -232,7 +232,7 @@ class Schedules(Namespace):
 
 
 def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
-    """Add a schedule and return when it runs next. The keys of `said` are the parameters of the function."""
+    """Add a schedule and return its next time. The keys of `said` are the parameters of the function."""
     values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
     return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
 
@@ -253,7 +253,7 @@ def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
 
 
 def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:
-    """The error for a schedule beside a task, which must say which task that is."""
+    """Return the error for a schedule that a task declares; it names the task."""
     times = task.settings.schedule
     return limits.refused(
         "schedule", times and (times.cron or times.every), f"of task {task.name}: {why}", hint=hint
@@ -284,12 +284,15 @@ def _job(job: NewJob | Task[..., Any]) -> dict[str, Any]:
     new_job = job.call() if isinstance(job, Task) else job
     if not isinstance(new_job, NewJob):
         raise limits.refused(
-            "job", job, "must be a call, a task or the name of one", hint="Write task.call(…)."
+            "job", job, "must be a call, a task or the name of a task", hint="Write task.call(…)."
         )
     for field in ("run_at", "delay", "id", "headers"):
         if (value := getattr(new_job, field)) is not None:
             raise limits.refused(
-                field, value, "a schedule says when, and makes many jobs", hint="Leave it out."
+                field,
+                value,
+                "cannot be given: the schedule sets the times and makes many jobs",
+                hint="Leave it out.",
             )
     fields = ("task", "payload", "queue", "priority", "max_attempts")
     return {field: value for field in fields if (value := getattr(new_job, field)) is not None}

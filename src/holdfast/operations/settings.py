@@ -20,9 +20,9 @@ _settings = function("settings", "queue text", "queue, name, value, own, builtin
 
 
 class SettingKeywords(TypedDict, total=False):
-    """The settings of a queue, or of all queues by the name `*`. `None` restores the default.
+    """The settings of a queue, or of all queues under the name `*`. `None` restores the default.
 
-    The database checks the values: `holdfast.known_settings()`.
+    The database checks the values; see `holdfast.known_settings()`.
     """
 
     payload_limit: int | None
@@ -53,7 +53,7 @@ DURATIONS = frozenset(
 
 
 class Change(NamedTuple):
-    """A setting that was changed; `None` is the default of all queues."""
+    """A setting that was changed. `None` stands for the default of all queues."""
 
     name: str
     before: Any
@@ -63,7 +63,8 @@ class Change(NamedTuple):
 class SettingRow(NamedTuple):
     """A setting of a queue, and whether it is the queue's own or the default of all queues.
 
-    `value` is a `timedelta` for a duration, unless it is "forever" or "never"; `shown` is as people write it.
+    `value` is a `timedelta` for a duration, unless it is "forever" or "never". `shown` is the form for
+    people.
     """
 
     queue: str
@@ -82,7 +83,7 @@ class Settings(Namespace):
 
     @operation
     def configure(self, queue: str, **settings: Unpack[SettingKeywords]) -> Call["list[Change]"]:
-        """Change settings of a queue, or of all queues by the name `*`, and return what has changed.
+        """Change settings of a queue, or of all queues under the name `*`, and return the changes.
 
         `hf.settings.configure("mail", retention=timedelta(days=7), max_attempts=5)`. No restart is needed.
         """
@@ -97,7 +98,7 @@ class Settings(Namespace):
 
     @operation
     def list(self, queue: str | None = None) -> Call["list[SettingRow]"]:
-        """Return the settings of a queue, or of all queues that have any, `*` first."""
+        """Return the settings of one queue, or of all queues that have their own, `*` first."""
         return _settings(lambda rows: [_setting(row) for row in rows], queue)
 
     alist = twin(list)
@@ -117,5 +118,5 @@ def _plain(name: str, value: object) -> Any:
     try:
         msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError):
-        raise limits.refused(name, value, "is not a value of a setting") from None
+        raise limits.refused(name, value, "cannot be the value of a setting") from None
     return value

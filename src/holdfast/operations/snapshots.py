@@ -1,4 +1,4 @@
-"""How a job is read from the database."""
+"""Snapshots of jobs: the calls that read them."""
 
 from typing import Any
 from uuid import UUID
@@ -39,7 +39,7 @@ def list_jobs(
 
 
 def find_job(job_id: UUID) -> Call[JobSnapshot | None]:
-    """Return the job, or `None` if there is none of this id."""
+    """Return the job, or `None` if there is no job with this id."""
     return _job(lambda rows: read_snapshot(rows[0]) if rows else None, job_id)
 
 

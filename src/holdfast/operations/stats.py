@@ -1,4 +1,4 @@
-"""Statistics: `hf.stats` counts the jobs there are, and what was done in the last hour and day."""
+"""Statistics: `hf.stats` counts the jobs in the queues, and those finished in the last hour and day."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ class Stat(NamedTuple):
     oldest_at: datetime
     paused: bool
     estimated: bool
-    """Whether `jobs` is an estimate: very many are not counted one by one."""
+    """True if `jobs` is an estimate: a very large number is not counted exactly."""
 
 
 class Gauge(NamedTuple):
@@ -29,7 +29,7 @@ class Gauge(NamedTuple):
 
 
 class Times(NamedTuple):
-    """How long something took: the average, and what half, 95 % and 99 % of all stayed below."""
+    """The average, the median, and the 95th and 99th percentile of a time."""
 
     avg: timedelta | None
     p50: timedelta | None
@@ -38,7 +38,7 @@ class Times(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was done in an hour or a day. `failed` are attempts, `failures` is their share of all of them."""
+    """The work done in an hour or a day. `failed` counts attempts, and `failures` is their share of all."""
 
     completed: int
     failed: int
@@ -51,7 +51,7 @@ class Done(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """A queue, or a task of it: what is there now, and what was done of late."""
+    """The statistics of one queue, or of one task in it: its present jobs, and its recent work."""
 
     queue: str
     task: str | None
@@ -86,20 +86,20 @@ _statistics = function(
 
 
 class Stats(Namespace):
-    """What the queues hold, and what was done lately."""
+    """The number of jobs in the queues, and the recent work."""
 
     called = "hf.stats.count()"
 
     @operation
     def count(self) -> Call[list[Stat]]:
-        """Return how many jobs there are per queue and state. Large numbers are marked as estimates."""
+        """Return the number of jobs by queue and state. Large numbers are marked as estimates."""
         return count_jobs()
 
     acount = twin(count)
 
     @operation
     def recent(self, *, by: By = "queue", queue: str | None = None) -> Call[list[Statistic]]:
-        """Return what waits, runs and is dead, and the work of the last hour and day, by queue or task."""
+        """Return the number of unfinished and dead jobs, and the recent work, by queue or task."""
         if by not in {"queue", "task"}:
             raise limits.refused("by", by, "must be 'queue' or 'task'")
         return _statistics(lambda rows: [_read(row) for row in rows], by, queue)
@@ -116,7 +116,7 @@ def gauges() -> Call[list[Gauge]]:
 
 
 def clock() -> Call[datetime]:
-    """Return the time of the database, by which Holdfast judges everything."""
+    """Return the time of the database, which is the clock of Holdfast."""
     return _clock(one)
 
 

@@ -2,12 +2,12 @@
 
     result() ─┐                      ┌── listen: the ids of jobs that have ended
     result() ─┼──► Waiting (thread) ─┤
-    result() ─┘                      └── session: note for whom we wait; how have these ended?
+    result() ─┘                      └── session: register waits; ask for the ends of jobs
 
-Who waits is noted in the database, so whoever ends a job knows whether to tell anybody. The notification is a
-hint: an end that was just being written while we noted it told nobody, and a connection may be lost. So what
-is waited for is looked at again a few times soon after it was noted; all of it every few seconds, and more
-often where nothing can be listened to.
+Each wait is registered in the database, so the transaction that ends a job knows whether to notify. The
+notification is only a hint. A transaction that was already ending the job did not see the wait, and a
+connection may be lost. So each job is asked for again a few times soon after its wait was registered. All
+jobs are asked for every few seconds, and more often if the database has no notifications.
 """
 
 import asyncio
@@ -24,11 +24,11 @@ from holdfast.operations.results import End, await_jobs, await_no_more, ends_of
 from holdfast.telemetry import emit
 from holdfast.values.errors import DatabaseUnavailable, NotReady
 
-# How long after it was noted a job is looked at again: for the end that was just being written.
+# The times after which a job is asked for again, to catch an end that was being written meanwhile.
 AGAIN_SECONDS = (0.01, 0.04, 0.12, 0.3)
 LOOK_SECONDS = 5.0
-DEAF_SECONDS = 0.5
-# How long the thread stays when nobody waits any more.
+POLL_SECONDS = 0.5
+# The thread ends after this time without a waiter.
 IDLE_SECONDS = 30.0
 BATCH = 5000
 
@@ -36,7 +36,7 @@ _CLOSED = "this Holdfast was closed while a job was waited for"
 
 
 class Waiting:
-    """All who wait in this process for jobs of one database."""
+    """All waits of this process for jobs of one database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -49,12 +49,12 @@ class Waiting:
         self._closed = False
 
     def add(self, ids: Iterable[str]) -> "list[Future[End]]":
-        """A promise for each of these: how it has ended."""
+        """Return a future for the end of each job."""
         futures: list[Future[End]] = []
         with self._lock:
             if self._closed:
                 raise DatabaseUnavailable(_CLOSED)
-            if self._process != os.getpid():  # a fork: the thread has stayed behind
+            if self._process != os.getpid():  # after a fork: the thread exists only in the parent
                 self._process, self._waiters, self._new, self._hub = os.getpid(), {}, [], None
             for job_id in ids:
                 future: Future[End] = Future()
@@ -67,14 +67,14 @@ class Waiting:
                 hub = _Hub(self._database, self)
                 hub.start()
                 self._hub = hub
-                # Before the embedded server, if there is one, takes the connection away.
+                # Registered last, so it runs before an embedded server stops.
                 atexit.register(self.close)
             elif self._hub is not None:
                 self._hub.wake()
         return futures
 
     def drop(self, job_id: str, future: "Future[End]") -> None:
-        """Somebody waits no more."""
+        """Forget one wait."""
         with self._lock:
             waiters = self._waiters.get(job_id, [])
             if future in waiters:
@@ -85,7 +85,7 @@ class Waiting:
         future.cancel()
 
     def close(self) -> None:
-        """End, and let nobody wait for ever."""
+        """Stop the thread, and fail all waits."""
         atexit.unregister(self.close)
         with self._lock:
             self._closed, hub = True, self._hub
@@ -93,17 +93,17 @@ class Waiting:
             hub.stop()
         self.fail(DatabaseUnavailable(_CLOSED))
 
-    # For the hub.
+    # Used by the hub.
 
     def take(self) -> tuple[list[str], list[str]]:
-        """What has come and gone since."""
+        """Return the jobs to register and the jobs to forget since the last call."""
         with self._lock:
             new, self._new = self._new[:BATCH], self._new[BATCH:]
             gone, self._gone = self._gone, []
             return new, [job_id for job_id in gone if job_id not in self._waiters]
 
-    def begin_anew(self) -> None:
-        """All that is waited for is to be noted again."""
+    def register_again(self) -> None:
+        """Register all waits again."""
         with self._lock:
             self._new = list(self._waiters)
 
@@ -112,7 +112,7 @@ class Waiting:
             return list(self._waiters)
 
     def among(self, ids: Iterable[str]) -> Iterator[str]:
-        """Those of them that are waited for."""
+        """Yield the jobs among `ids` that still have a waiter."""
         with self._lock:
             return iter([job_id for job_id in ids if job_id in self._waiters])
 
@@ -125,7 +125,7 @@ class Waiting:
                     future.set_result(end)
 
     def fail(self, error: Exception, hub: "_Hub | None" = None) -> None:
-        """Tell all who wait; the next one to come has another hub."""
+        """Raise the error in all waiters. The next waiter starts a new hub."""
         with self._lock:
             waiters, self._waiters, self._new = self._waiters, {}, []
             if self._hub is hub:
@@ -135,7 +135,7 @@ class Waiting:
                 future.set_exception(error)
 
     def leave(self, hub: "_Hub") -> bool:
-        """Whether the hub may end: nobody waits."""
+        """Detach the hub and return True if there are no waiters."""
         with self._lock:
             if self._waiters or self._new:
                 return False
@@ -145,14 +145,14 @@ class Waiting:
 
 
 class _Hub:
-    """The thread, and its loop."""
+    """The thread that waits for the ends of jobs, and its event loop."""
 
     def __init__(self, database: Database, waiting: Waiting) -> None:
         self._database = database
         self._waiting = waiting
         self._channel = f"holdfast_wait_{secrets.token_hex(8)}"
-        self._hearing = False
-        self._heard: set[str] = set()
+        self._is_listening = False
+        self._notified: set[str] = set()
         self._look_at = 0.0
         self._again: list[tuple[float, list[str]]] = []
         self._stopped = False
@@ -180,9 +180,9 @@ class _Hub:
     def _main(self) -> None:
         try:
             asyncio.run(self._run())
-        except Exception as error:  # noqa: BLE001 - told to those who wait, who would else wait for ever
+        except Exception as error:  # noqa: BLE001 - raised in the waiters, which would otherwise never return
             emit("waiting.broken", error=error)
-            self._ready.set()  # whoever started this thread waits for it, and has the lock
+            self._ready.set()  # `add` waits for this and holds the lock that `fail` needs
             self._waiting.fail(error, self)
         finally:
             self._ready.set()
@@ -199,7 +199,7 @@ class _Hub:
                         return
                 except NotReady as error:
                     emit("waiting.failed", error=error)
-                    await asyncio.sleep(DEAF_SECONDS)
+                    await asyncio.sleep(POLL_SECONDS)
                     self._look_at = 0.0
         finally:
             listening.cancel()
@@ -207,36 +207,36 @@ class _Hub:
             await session.close()
 
     async def _turn(self, session: Session) -> bool:
-        """One look; whether nobody waits any more."""
+        """Ask for the jobs that may have ended; return True if the hub may end."""
         loop, woken = self._loop, self._woken
-        assert loop is not None and woken is not None  # noqa: S101, PT018 - they are made together
+        assert loop is not None and woken is not None  # noqa: S101, PT018 - both are set together
         woken.clear()
         new, gone = self._waiting.take()
-        heard, self._heard = self._heard, set()
-        heard.update(self._due(loop.time()))
-        if self._hearing and new:
+        due, self._notified = self._notified, set()
+        due.update(self._due(loop.time()))
+        if self._is_listening and new:
             try:
                 await session.run(await_jobs(new, self._channel))
             except BaseException:
                 self._look_at = 0.0
                 raise
         if loop.time() >= self._look_at:
-            self._look_at = loop.time() + (LOOK_SECONDS if self._hearing else DEAF_SECONDS)
-            heard.update(self._waiting.waited_for())
-        asked = [*dict.fromkeys([*new, *heard])]
+            self._look_at = loop.time() + (LOOK_SECONDS if self._is_listening else POLL_SECONDS)
+            due.update(self._waiting.waited_for())
+        asked = [*dict.fromkeys([*new, *due])]
         ended: list[str] = []
         for begin in range(0, len(asked), BATCH):
             ends = await session.run(ends_of(asked[begin : begin + BATCH]))
             self._waiting.settle(ends)
             ended += [end.id for end in ends]
-        if self._hearing and (ended or gone):
+        if self._is_listening and (ended or gone):
             await session.run(await_no_more([*ended, *gone], self._channel))
         if new:
             self._again += [(loop.time() + seconds, new) for seconds in AGAIN_SECONDS]
         return await self._rest(loop.time(), woken)
 
     def _due(self, now: float) -> Iterator[str]:
-        """Those that were noted lately, are waited for still, and are to be looked at again."""
+        """Yield the recently registered jobs that are due to be asked for again."""
         due = [ids for when, ids in self._again if when <= now]
         self._again = [(when, ids) for when, ids in self._again if when > now]
         return self._waiting.among(job_id for ids in due for job_id in ids)
@@ -264,15 +264,15 @@ class _Hub:
                 ) as notifications:
                     async for payload in notifications:
                         if payload is not None:
-                            self._heard.update(payload.split(","))
-                        elif not self._hearing:
-                            # Whoever was waited for before is noted now.
-                            self._hearing = True
-                            self._waiting.begin_anew()
+                            self._notified.update(payload.split(","))
+                        elif not self._is_listening:
+                            # Waits from before the connection was up are registered now.
+                            self._is_listening = True
+                            self._waiting.register_again()
                         else:
                             continue
                         self.wake()
             except DatabaseUnavailable as error:
                 emit("waiting.lost", error=error)
-            self._hearing = False
-            await asyncio.sleep(DEAF_SECONDS)
+            self._is_listening = False
+            await asyncio.sleep(POLL_SECONDS)

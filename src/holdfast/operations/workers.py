@@ -1,4 +1,4 @@
-"""Workers: `hf.workers` lists them, and does their duties by hand."""
+"""Workers: `hf.workers` lists them, and runs their duties by hand."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -44,9 +44,10 @@ class Workers(Namespace):
 
     @operation
     def recover(self, timeout: timedelta | None = None) -> Call[int]:
-        """Take back the jobs of workers that are lost, and return how many.
+        """Take back the jobs of lost workers, and return their number.
 
-        Workers do this by themselves. With a `timeout`, a worker that was silent for this long is lost.
+        Workers do this automatically. With a `timeout`, a worker is lost if it sent no heartbeat for this
+        long.
         """
         return duties.recover(timeout)
 
@@ -54,7 +55,7 @@ class Workers(Namespace):
 
     @operation
     def tick(self) -> Steps[list[tuple[str, str | None]]]:
-        """Run every duty once, and return each with its error, if any: for a database without workers."""
+        """Run every duty once, for a database without workers. Return each with its error, if any."""
         done: list[tuple[str, str | None]] = yield Blocking(
             lambda: self._holdfast.database.run_patiently(duties.tick())
         )
@@ -64,7 +65,7 @@ class Workers(Namespace):
 
     @operation
     def list(self) -> Call["list[WorkerRow]"]:
-        """Return the workers of the last day, with what they hold and when they sent their last heartbeat."""
+        """Return the workers of the last day, with the number of held jobs and the last heartbeat."""
         return list_workers()
 
     alist = twin(list)
@@ -92,7 +93,7 @@ def heartbeat(worker: str) -> Call[datetime]:
 
 
 def sleep(worker: str, *, above: int | None = None) -> Call[bool]:
-    """Return whether a transaction that may hold new jobs is open, of which nobody may tell us."""
+    """Announce that the worker sleeps. Return True if an open transaction may add jobs without waking it."""
     return _sleep.plain(one, worker, True, above)
 
 

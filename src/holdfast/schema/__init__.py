@@ -1,10 +1,10 @@
 """Installs and upgrades the schema, checks that it fits this release, and prints it for a DBA.
 
-    plan      which SQL files this release wants, in which order
-    records   which of them the database remembers
+    plan      the SQL files of this release, in their order
+    records   the files that the database has recorded
     steps     the SQL around the files of one transaction
     apply     runs the missing files
-    verify    compares the database with the plan
+    verify    checks the database against the plan
     print     writes the same as a script for psql
 
 The table `holdfast.migration` holds the records.

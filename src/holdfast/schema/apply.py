@@ -1,13 +1,13 @@
 """Brings a database up to this release.
 
-Each migration runs in a transaction of its own. All functions that changed run in one transaction, so that a
-running worker never meets half a set. Each of these transactions first takes one advisory lock and then reads
-again what is installed. So any number of installers may run at once, and the next run completes what a dead
-installer left behind. The lock ends with its transaction, because a session's lock would be stranded behind
+Each migration runs in its own transaction. All changed functions run in one transaction, so that a running
+worker never sees half of them. Each of these transactions first takes one advisory lock and then reads the
+records again. So any number of installers may run at once, and the next run completes the work of an
+installer that died. The lock ends with its transaction, because a session's lock would be left behind in
 PgBouncer.
 
-Migrations run before functions. A migration must therefore suit the functions of the previous release, which
-workers call in between. A migration that cannot is declared to run together with the functions.
+Migrations run before functions. Workers call the functions of the previous release in between, so a migration
+must suit them. Otherwise it declares that it runs together with the functions.
 """
 
 import time
@@ -65,12 +65,12 @@ def apply(
     With `roles`, also create the roles for users of Holdfast and grant their rights (see
     functions/operate/roles.sql).
 
-    A statement waits for a table at most `lock_timeout`, because every worker queues up behind it. It then
-    pauses for as long and tries again, until its file has taken `patience`. Raises SchemaTooNew, or
+    A statement waits at most `lock_timeout` for a table, because every worker queues up behind it. It then
+    pauses for the same time and tries again, until its file has taken `patience`. Raises SchemaTooNew, or
     MigrationFailed, which names the file, the line, and the sessions that hold the locks.
     """
     if not conn.autocommit or conn.info.transaction_status != TransactionStatus.IDLE:
-        raise ValueError("schema.apply() needs a connection of its own, idle and in autocommit mode")
+        raise ValueError("schema.apply() needs its own connection, idle and in autocommit mode")
     conn.prepare_threshold = None  # behind PgBouncer, the next transaction may meet another session
     plan = plan or load()
     applied: list[str] = []
@@ -135,7 +135,7 @@ def _create_roles(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
 
 def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
     _execute(conn, settings("local", lock_timeout))
-    # Tried again and again in new transactions. A waiting statement would hold a snapshot, and a `create
+    # `_with_retries` tries this in new transactions. A waiting statement would hold a snapshot, and a `create
     # index concurrently` of the other installer would wait for its end.
     if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
         raise MigrationFailed("Another installer is running", file=name) from pg.LockNotAvailable()
@@ -177,7 +177,7 @@ def _gave_up(conn: Connection[Any], failed: MigrationFailed, patience: timedelta
     others = _scalar(conn, (SQL / "in_the_way.sql").read_text(encoding="utf-8"), LOCK)
     return MigrationFailed(
         f"{failed.message}; gave up after {patience}. In the way: {others or 'no session any more'}",
-        hint="Run it again when they have ended; whole files that were applied stay applied.",
+        hint="Run it again when they have ended; files that were applied stay applied.",
         file=failed.file,
         line=failed.line,
     )

@@ -1,4 +1,4 @@
-"""The schema of this release: which SQL files, in which order, with which checksums.
+"""The schema of this release: its SQL files, in their order, with their checksums.
 
     sql/bootstrap.sql       the schema and the table `migration`, which records the other files
     sql/migrations/*.sql    run once each, by number
@@ -11,7 +11,7 @@ The first line of a file may declare something:
     -- holdfast: with functions       (a migration) in one transaction with all that follow and the functions:
                                       neither the old nor the new functions would work in between
 
-`-- holdfast: role worker` beside a function is no such declaration. It says which roles may call it.
+`-- holdfast: role worker` beside a function is not such a declaration. It names the roles that may call it.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ class MigrationEdited(NotReady):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A file that a database remembers: a row of `holdfast.migration`."""
+    """A file that a database has recorded: a row of `holdfast.migration`."""
 
     name: str
     kind: str
@@ -89,10 +89,9 @@ class Plan:
         return newest(self.files)
 
     def missing(self, installed: Iterable[Record]) -> list[File]:
-        """Return the files that this release cannot work without.
+        """Return the files that the database lacks and this release needs.
 
-        A function that a newer release has changed is not among them, because it serves older workers as
-        well.
+        A function that a newer release has changed is not among them, because it serves older workers too.
         """
         installed = list(installed)
         files = {file.name: file for file in self.files}
@@ -113,7 +112,7 @@ class Plan:
         ]
 
     def newer(self, installed: Iterable[Record]) -> list[Record]:
-        """Return what a newer release has recorded in the database."""
+        """Return the records of a newer release."""
         known = {(file.name, file.checksum) for file in self.files}
         return [
             record
@@ -171,7 +170,7 @@ _TOKEN = re.compile(
     | (?P<comment> /\* )
     | (?P<stop> ; )
     | e'(?: [^'\\] | \\. | '' )*'
-    | '[^']*'   # a doubled quote makes two of these, which is as good
+    | '[^']*'   # a doubled quote makes two of these, which does not matter
     | "[^"]*"
     | (?P<tag> \$ (?: [^\W\d]\w* )? \$ ) .*? (?P=tag)
     | [\w$]+
@@ -182,7 +181,7 @@ _TOKEN = re.compile(
 
 
 def _end_of_comment(text: str, end: int) -> int:
-    """Return where a block comment ends. Block comments nest in PostgreSQL."""
+    """Return the end of a block comment. Block comments nest in PostgreSQL."""
     depth = 1
     for mark in re.compile(r"/\*|\*/").finditer(text, end):
         depth += 1 if mark[0] == "/*" else -1

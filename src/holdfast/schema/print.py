@@ -1,4 +1,4 @@
-"""Prints what `apply` would do, as a script for psql that a DBA can read and run."""
+"""Prints the statements of `apply` as a script for psql, for a DBA to read and run."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,7 +18,7 @@ from holdfast.schema.steps import (
 
 
 def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), roles: bool = False) -> str:
-    """Return what `apply` would do as a script for psql, without the files that are `installed` already."""
+    """Return the statements of `apply` as a script for psql, without the files that are `installed`."""
     plan = plan or load()
     head = f"-- Holdfast {plan.version}, for psql --set ON_ERROR_STOP=1\n"
     steps = in_transactions(plan.todo(installed))

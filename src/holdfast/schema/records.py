@@ -1,4 +1,4 @@
-"""The SQL files that a database remembers, in the table `holdfast.migration`."""
+"""The SQL files that a database has recorded in the table `holdfast.migration`."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from holdfast.schema.plan import Record
 
 
 def installed(conn: Connection[Any]) -> list[Record]:
-    """Return what the database remembers: nothing if Holdfast was never installed."""
+    """Return the recorded files; none if Holdfast was never installed."""
     if not conn.cursor(row_factory=scalar_row).execute(_IS_THERE).fetchone():
         return []
     cursor = conn.cursor(row_factory=args_row(Record))
@@ -22,8 +22,8 @@ def installed(conn: Connection[Any]) -> list[Record]:
         return cursor.execute(SHOWN).fetchall()
 
 
-# Read from the catalog. to_regclass() reads the session's cache, which may miss what another installer has
-# just committed.
+# Read from the catalog, because to_regclass() reads the session's cache, which may miss the commit of another
+# installer.
 _IS_THERE = """
 select exists (
   select

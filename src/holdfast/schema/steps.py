@@ -1,4 +1,4 @@
-"""The SQL around the files: what each transaction of an installation begins and ends with."""
+"""The SQL around the files: the beginning and the end of each transaction of an installation."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,8 +13,8 @@ LOCK_TIMEOUT = timedelta(seconds=1)
 PATIENCE = timedelta(minutes=1)
 LOCK = int.from_bytes(b"holdfast")
 
-# Moving the heads locks lanes first and then jobs. A migration that needs both takes them in this order, to
-# avoid a deadlock.
+# Moving the heads locks lanes first and then jobs. A migration that locks both uses the same order, to avoid
+# a deadlock.
 LANES_FIRST = """\
 do $$ begin
   if to_regclass('holdfast.lane') is not null then
@@ -37,24 +37,24 @@ SETTINGS = {
     "client_min_messages": "warning",
     "search_path": "pg_catalog, pg_temp",
     "standard_conforming_strings": "on",
-    "check_function_bodies": "off",  # so that functions may name each other in any order
+    "check_function_bodies": "off",  # functions may name each other in any order
 }
 
 
 def settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
-    """Return the settings of a step, so that a file runs the same for every role and database."""
+    """Return the settings that make a file run the same for every role and database."""
     chosen = SETTINGS | {"lock_timeout": str(max(1, lock_timeout // timedelta(milliseconds=1)))}
     isolation = ["set transaction isolation level read committed, read write;"] if scope == "local" else []
     return "\n".join([*isolation, *(f"set {scope} {name} = {value};" for name, value in chosen.items())])
 
 
 def as_owner(scope: Literal["local", "session"]) -> str:
-    """Create new objects as the owner of the existing ones, because definer functions need one owner."""
+    """Return SQL that creates objects as the owner of the existing ones: definer functions need one owner."""
     return _AS_OWNER.replace("SCOPE", scope)
 
 
 def closing(plan: Plan, step: Sequence[File]) -> str:
-    """Record the files, forget functions that no longer exist, and revoke default rights.
+    """Return SQL that records the files, forgets functions that no longer exist, and revokes default rights.
 
     A forgotten function stays in the database, because an older worker may still call it.
     """
@@ -103,8 +103,8 @@ exception when insufficient_privilege then
 end
 $$;"""
 
-# Default privileges cannot do this. Those of one schema only add to EXECUTE for PUBLIC, and those of the role
-# would change functions of others.
+# Default privileges cannot do this. For one schema they only add to EXECUTE for PUBLIC, and for the role they
+# would change other functions too.
 _REVOKE = sql.SQL("""\
 revoke all on all routines in schema holdfast from public;
 """)

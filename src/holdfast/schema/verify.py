@@ -13,7 +13,7 @@ from holdfast.values.errors import NotAllowed, SchemaMissing, SchemaOutdated
 
 
 def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
-    """Return if this release can work with the database.
+    """Check that this release can work with the database.
 
     It costs one query, and two for a role that may use Holdfast but not read its tables.
 

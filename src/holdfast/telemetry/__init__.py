@@ -4,7 +4,7 @@
     logs          log records as JSON lines
     metrics/      counts and gauges for Prometheus
 
-Code that does the work never logs, counts or traces by itself.
+Other code never logs, counts or traces.
 """
 
 from holdfast.telemetry.subscribers import Counted, emit, subscribe

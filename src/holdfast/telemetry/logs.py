@@ -1,4 +1,4 @@
-"""Formats log records as JSON lines: one object a line, with the event and its fields.
+"""Log records as JSON lines: one object a line, with the event and its fields.
 
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
@@ -26,7 +26,7 @@ _OURS = frozenset({"at", "level", "logger", "worker_name", "event", "message", "
 
 
 class JsonFormatter(logging.Formatter):
-    """A formatter that makes one line of JSON of a record, with `name` as its `worker_name`."""
+    """A formatter that writes a record as one line of JSON, with `name` as its `worker_name`."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _plain(value: Any) -> Any:
-    """Return the value as JSON may show it: masked, and without passwords."""
+    """Return the value for JSON, with its secrets and passwords masked."""
     match value:
         case None | bool() | int() | float():
             return value

@@ -1,14 +1,13 @@
-"""Reports what happens inside Holdfast to its subscribers: the only place to observe it.
+"""Events inside Holdfast, reported to subscribers: the only place for observing it.
 
-Code that does the work never logs, counts or traces. It emits an event, and each subscriber decides what to
-do with it:
+Other code never logs, counts or traces. It emits an event, and each subscriber decides what to do with it:
 
     emit("job.failed", job=job.id, task=job.task, attempt=2)
 
     unsubscribe = subscribe(lambda name, fields: print(name, fields))
 
-Names are `noun.verb` in the past tense (`worker.lost`). One subscriber is there from the start: it writes to
-the stdlib logger "holdfast". The subscribers are the only state that any module of Holdfast keeps.
+Names are `noun.verb` in the past tense (`worker.lost`). The first subscriber is built in: it writes to the
+stdlib logger "holdfast". The subscribers are the only module-level state of Holdfast.
 """
 
 import logging
@@ -25,7 +24,7 @@ Subscriber: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 
 _logger = logging.getLogger("holdfast")
 
-# By the whole name, otherwise by its last word; everything else is INFO.
+# Looked up by the whole name, and then by its last word; everything else is INFO.
 _LEVELS = {
     # Many times per second.
     "jobs.claimed": logging.DEBUG,
@@ -58,7 +57,7 @@ _OF_AN_OUTAGE = {
 class Counted(tuple[T, ...]):
     """Many values in one field of an event. A log shows their number, and a subscriber may read them.
 
-    So one event reports a whole batch, and a job costs nothing if nobody counts.
+    One event reports a whole batch, so a job costs nothing without a counting subscriber.
     """
 
     __slots__ = ()
@@ -84,7 +83,7 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 
     The call is made at once, in the thread that does the work. Be quick, and do not change the fields.
     """
-    global _subscribers  # noqa: PLW0603 - the one piece of state that this module is for
+    global _subscribers  # noqa: PLW0603 - the one piece of state in this module
     with _lock:
         _subscribers = (*_subscribers, subscriber)
 
@@ -102,7 +101,7 @@ def subscribe(subscriber: Subscriber) -> Callable[[], None]:
 def log(name: str, fields: Mapping[str, Any]) -> None:
     """Write one line `name key=value …` to the log, with the event as attributes of the log record.
 
-    A stack follows in lines of its own.
+    A stack follows on separate lines.
     """
     level = _level(name, fields)
     if _logger.isEnabledFor(level):
@@ -127,7 +126,7 @@ def _level(name: str, fields: Mapping[str, Any]) -> int:
 def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    # Quoted if its end would be unclear to a reader or a parser. No text can forge a second line.
+    # Texts with spaces or special characters are quoted. No text can forge a second line.
     text = (
         f"{type(value).__name__}: {' '.join(str(value).split())}"
         if isinstance(value, BaseException)

@@ -1,1 +1,1 @@
-"""Plain values and the checks of what callers pass in. Nothing here talks to the database."""
+"""Plain values, and the checks of callers' arguments. Nothing here talks to the database."""

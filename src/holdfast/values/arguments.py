@@ -3,12 +3,12 @@
     caller:  welcome.enqueue(7)  ─ bind ─ fit to the types ─ write ─ read back ─►  {"user_id":7}
     worker:  {"user_id":7}       ─ read by the types ─►  welcome(**{"user_id": 7}, ctx=…)
 
-A payload is read back at once with the worker's decoder, so a payload that does not fit the handler fails
-where it was made. (Numbers, strings and truth values need no such test.) Arguments that are not given are not
-stored: the job gets the handler's default when it runs.
+A payload is read back at once with the worker's decoder, so a payload that does not fit the handler fails in
+the caller. (Numbers, strings and booleans need no such test.) Arguments that are not given are not stored:
+the job gets the handler's default when it runs.
 
-If nothing is wrong, only msgspec's C code runs (under 2 µs for two arguments). When it refuses, the arguments
-are checked one by one, to name the wrong one.
+If nothing is wrong, only msgspec's C code runs (under 2 µs for two arguments). If it raises, the arguments
+are checked one by one to name the wrong one.
 """
 
 import inspect
@@ -64,7 +64,7 @@ class Arguments:
 
     @property
     def context(self) -> str | None:
-        """The parameter that the worker fills in, if there is one."""
+        """The name of the parameter that the worker fills in, if there is one."""
         return self.signature.context
 
     @cached_property

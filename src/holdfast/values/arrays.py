@@ -1,7 +1,7 @@
-"""PostgreSQL's arrays, written in one go: as text, or in binary where the server reads text slowly.
+"""PostgreSQL's arrays, written as a whole: as text, or in binary if the server reads text slowly.
 
-psycopg writes a list element by element in Python, at 1 to 2 µs each. That was the largest part of what a job
-cost its worker. These functions take less than 0.1 µs each.
+psycopg writes a list element by element in Python, in 1 to 2 µs each. That was the largest part of a worker's
+time for a job. These functions take less than 0.1 µs for each element.
 """
 
 import struct
@@ -37,7 +37,7 @@ def texts(values: Iterable[str | None]) -> str:
 
 def numbers(values: Sequence[float | None]) -> str:
     """Return an array of numbers; one that is not finite becomes NULL."""
-    # JSON writes numbers and null as PostgreSQL reads them, in a sixth of the time of repr().
+    # JSON has the same form for numbers and null as PostgreSQL, and is six times as fast as repr().
     return "{" + msgspec.json.encode(values).decode()[1:-1] + "}"
 
 
@@ -51,5 +51,5 @@ def doubles(values: Sequence[float]) -> bytes:
 
 
 def _head(kind: int, amount: int) -> bytes:
-    """Return the head of an array: one dimension that begins with 1, and no nulls."""
+    """Return the header of an array: one dimension that begins with 1, and no nulls."""
     return struct.pack(">iiiii", 1, 0, kind, amount, 1)

@@ -1,4 +1,4 @@
-"""A call of a SQL function: its signature, its values, and how its rows are read."""
+"""A call of a SQL function: its signature, its values, and the reader of its rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Rows = Sequence[Row]
 
 
 class Call(NamedTuple, Generic[T]):
-    """One call of one SQL function: carry it to a database and `read` what comes back.
+    """One call of one SQL function, with the function that reads the returned rows.
 
-    A `plain` one needs no driver to adapt anything: PostgreSQL reads its values as `str` writes them, and
-    bytes as they are.
+    The values of a `plain` call need no adaptation by the driver: PostgreSQL reads them as `str` writes them,
+    and bytes as they are.
     """
 
     function: "Function"
@@ -27,16 +27,15 @@ class Call(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """The signature of a SQL function, and the columns that we ask of it.
+    """The signature of a SQL function, and the columns to select from it.
 
-    JSON and UUIDs travel as text where speed counts, and the answer to a plain call has them so: they are
-    decoded once, by those who need them.
+    A plain call sends and returns JSON and UUIDs as text, for speed. The code that needs a value decodes it.
     """
 
     name: str
     parameters: Mapping[str, str]
     columns: str = "*"
-    # It returns one value, of this type: asked for in the select list, which costs the server a tenth less.
+    # The type of a function that returns one value. Calling it in the select list is a tenth cheaper.
     value: str | None = None
 
     def __call__(self, read: Callable[[Rows], T], *values: Any) -> Call[T]:
@@ -74,12 +73,12 @@ def column(rows: Rows) -> list[Any]:
 
 
 def interval(delay: timedelta) -> str:
-    # In seconds: a day of PostgreSQL's has 23 or 25 hours when clocks change, one of Python's never.
+    # In seconds: a day in PostgreSQL has 23 or 25 hours when clocks change, but never in Python.
     return f"{delay.days * 86400 + delay.seconds}.{delay.microseconds:06d} seconds"
 
 
 def given(values: list[str | None]) -> str | None:
-    """The column, unless there is nothing in it."""
+    """Return the values as an array, or None if all of them are None."""
     return None if values.count(None) == len(values) else arrays.texts(values)
 
 

@@ -1,9 +1,9 @@
 """Python values as JSON text that PostgreSQL can store.
 
 JSON text and `jsonb` differ: PostgreSQL refuses NUL characters, no encoding has lone surrogates, and msgspec
-writes NaN and infinity as `null`. Python also writes values that it cannot read: its decoders give up at a
-certain depth, and at many digits. All of this is found here, before a job is enqueued or an outcome is
-written. A value without such parts costs only a few substring searches.
+writes NaN and infinity as `null`. Python also writes values that it cannot read: its decoders fail at a
+certain depth and number of digits. All of this is found here, before a job is enqueued or an outcome is
+written. For other values, the checks are only a few substring searches.
 
 The database checks again (`sql/functions/core/check.sql`). For values that were stored before it checked,
 `shown` returns a note instead.
@@ -48,7 +48,7 @@ def to_json(value: Any) -> bytes:
         raise Unstorable("", f"{_TOO_DEEP}, or contains itself") from None
     except Exception as error:  # a foreign object's own conversion may raise anything
         raise _first_trouble(value, foreign=True) or Unstorable("", str(error)) from error
-    # An escaped NUL, or the null that NaN became. These may also be harmless text, as long digits may.
+    # A possible NUL, NaN or long number. The same characters may also be harmless text.
     if b"\\u0000" in text or b"null" in text or _has_many_digits(text):
         trouble = _first_trouble(msgspec.to_builtins(value, enc_hook=_as_plain))
         if trouble:

@@ -9,7 +9,7 @@
     │   ├── BadValue           HF008  a value is out of its range
     │   ├── IdConflict         HF007  the id was used for another job
     │   ├── PayloadTooLarge    HF004
-    │   ├── TooManyLanes       HF019  the queue has as many lanes as it may have
+    │   ├── TooManyLanes       HF019  the queue has reached its limit of lanes
     │   ├── UnknownMethod      with the line to write instead
     │   ├── UnknownOption      with a suggestion
     │   └── UnknownTask        with a suggestion
@@ -117,7 +117,7 @@ class BadResult(BadInput):
     """The handler's result cannot be stored as JSON, so the attempt failed.
 
     Return plain values, dates, UUIDs, decimals, enums, dataclasses or msgspec structs. Store anything larger
-    or of another type elsewhere, and return where it is.
+    or of another type elsewhere, and return its location.
     """
 
     task: str | None = None
@@ -144,7 +144,7 @@ class IdConflict(BadInput):
 
 
 class PayloadTooLarge(BadInput):
-    """The payload is over the limit. Store the data elsewhere and enqueue where to find it."""
+    """The payload is over the limit. Store the data elsewhere and enqueue its location."""
 
     sqlstate = "HF004"
     size: int | None = None
@@ -152,7 +152,7 @@ class PayloadTooLarge(BadInput):
 
 
 class TooManyLanes(BadInput):
-    """The queue has as many lanes as its `lane_limit` allows. Put what differs into the payload."""
+    """The queue has as many lanes as its `lane_limit` allows. Move varying values into the payload."""
 
     sqlstate = "HF019"
     queue: str | None = None
@@ -179,7 +179,7 @@ class UnknownOption(BadInput):
 
 
 class UnknownMethod(BadInput, AttributeError):
-    """A task has no such method; other queues do. Call `enqueue`."""
+    """There is no such method; another queue or an earlier release has it. The hint names the one to call."""
 
     method: str | None = None
 
@@ -196,7 +196,7 @@ class Refused(HoldfastError):
 
 
 class IllegalTransition(Refused):
-    """A job cannot go from the one state to the other. The table `holdfast.state` lists what it can."""
+    """A job cannot change from its state to that one. The table `holdfast.state` lists what is allowed."""
 
     sqlstate = "HF010"
     id: UUID | None = None
@@ -287,7 +287,7 @@ class UnexpectedError(HoldfastError):
 
 
 class WrongIsolation(NotReady):
-    """This call only works in READ COMMITTED: a frozen snapshot would step over jobs."""
+    """This call only works in READ COMMITTED: with a frozen snapshot it would miss jobs."""
 
     sqlstate = "HF009"
     level: str | None = None
@@ -345,13 +345,13 @@ def from_sqlstate(
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate that was probably meant, if any is near."""
+    """Return the most similar candidate, if any is similar."""
     matches = difflib.get_close_matches(word, list(candidates), n=1)
     return matches[0] if matches else None
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str:
-    """Return a helpful sentence: the probable candidate, otherwise all of them.
+    """Return a sentence that suggests the most similar candidate, or lists all of them.
 
     >>> suggest("prioritty", ["priority", "queue"])
     "Did you mean 'priority'?"

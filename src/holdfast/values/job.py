@@ -1,4 +1,4 @@
-"""The values that jobs are made of: new jobs, snapshots, and how an attempt ends.
+"""The values around jobs: new jobs, snapshots, and the outcomes of attempts.
 
 NewJob ──enqueue──► JobState: scheduled ─► pending ─► claimed ─► running ─► completed │ dead │ cancelled
                                   ▲                                 │
@@ -39,11 +39,11 @@ class Priority(IntEnum):
     SYSTEM = 100
     """The system needs it: the default."""
     BACKFILL = 30
-    """It can wait until nothing else is left."""
+    """It can wait until there is no other work."""
 
 
-# A msgspec struct, because a bulk enqueue makes many thousands. It is made in 0.3 µs, a frozen dataclass of
-# nine fields in 1.5 µs.
+# A msgspec struct, because a bulk enqueue makes many thousands. Making one takes 0.3 µs; a frozen dataclass
+# of nine fields takes 1.5 µs.
 class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A job to be enqueued, checked and ready to send. `None` leaves the choice to the database.
 
@@ -60,7 +60,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: UUID | None = None
     headers: str | None = None
     declared_attempts: int | None = None
-    """The `max_attempts` that the task's code declares; an operator's policy wins over it."""
+    """The `max_attempts` that the task's code declares. An operator's policy takes precedence."""
 
     def __repr__(self) -> str:
         return f"NewJob({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
@@ -117,7 +117,7 @@ class JobSnapshot:
     time_left: timedelta | None = None
 
 
-# How an attempt ends. A handler returns one of the first five, or any other value, which is its result.
+# The outcomes of an attempt. A handler returns one of the first five, or any other value as its result.
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ CANCELLED_WHILE_RUNNING = "cancelled while it ran"
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The job failed, and another attempt would not help: it is dead at once, whatever attempts are left."""
+    """The job failed, and another attempt would not help. It is dead at once, even if attempts are left."""
 
     error: str
 
@@ -182,14 +182,14 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Given back before it started: the attempt is refunded."""
+    """The job was given back before it started; the attempt is refunded."""
 
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """Given back while it ran (a shutdown that could not wait): the attempt stays counted."""
+    """The job was given back while it ran, because a shutdown could not wait; the attempt stays counted."""
 
     reason: str | None = None
 
@@ -197,7 +197,7 @@ class Interrupted:
 Outcome: TypeAlias = Done | Retry | Snooze | Cancel | GiveUp | Failed | Released | Interrupted
 
 
-class Stop(Exception):  # noqa: N818 - raised to end an attempt on purpose, which is no error
+class Stop(Exception):  # noqa: N818 - it ends an attempt on purpose and is no error
     """End the attempt with this outcome from any depth of the handler's code.
 
     The handler itself should return the outcome instead. Like any exception it can be caught on the way, so

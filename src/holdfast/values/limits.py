@@ -1,8 +1,8 @@
 """The limits of names, numbers and times, checked before anything is sent.
 
-The database checks again and has the last word (`sql/functions/core/check.sql`). The same rules stand here,
-so that a mistake shows at the line that made it, without a round trip. Each function returns the value in its
-one form, or raises an error that names the field, the value and the limit.
+The database checks again and decides (`sql/functions/core/check.sql`). The same rules are here, so that a
+mistake shows at the line that made it, without a round trip. Each function returns the value in one form, or
+raises an error that names the field, the value and the limit.
 """
 
 import re
@@ -65,7 +65,7 @@ def max_attempts(value: object) -> int:
 
 
 def duration(field: str, value: object, *, above_zero: bool = False) -> timedelta:
-    """Return a `timedelta` of up to a hundred years, given as such or as a number of seconds."""
+    """Return a `timedelta` of up to a hundred years. The value may be a number of seconds."""
     length = value if isinstance(value, timedelta) else _seconds(value)
     if length is not None and timedelta(0) <= length <= CENTURY and (length or not above_zero):
         return length
@@ -75,7 +75,7 @@ def duration(field: str, value: object, *, above_zero: bool = False) -> timedelt
 
 
 def moment(field: str, value: object) -> datetime:
-    """Return a time with a zone. A past time is only late; a time a century ahead is a mistake."""
+    """Return a time with a zone. A past time is allowed; a time a century ahead is a mistake."""
     if not isinstance(value, datetime):
         raise refused(field, value, "must be a datetime")
     if value.utcoffset() is None:
@@ -88,7 +88,7 @@ def moment(field: str, value: object) -> datetime:
 
 
 def identity(field: str, value: object) -> UUID:
-    """Return a UUID, given as such or as its text."""
+    """Return a UUID. The value may be its text."""
     if isinstance(value, UUID):
         return value
     try:

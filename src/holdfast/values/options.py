@@ -1,7 +1,7 @@
-"""The options of a task, and of a single call of it.
+"""The options of a task, and of a single call.
 
-The call comes first, then the task, then the queue's settings in the database. Options are keywords and are
-checked here. An unknown one is refused with the nearest known one, and a value outside its limits by name.
+A call overrides its task, and a task overrides the queue's settings in the database. Options are keywords and
+are checked here. The error for an unknown option suggests a similar one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -109,7 +109,7 @@ class TaskOptions:
         return self.max_attempts
 
     def gives_up_on(self, error: BaseException) -> bool:
-        """Return whether another attempt after this error is pointless; `give_up_on` has the last word."""
+        """Return whether another attempt after this error is pointless; `give_up_on` is checked first."""
         if isinstance(error, self.give_up_on):
             return True
         return bool(self.retry_on) and not isinstance(error, self.retry_on)
@@ -117,7 +117,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOptions:
-    """The options of one call. `None` leaves it to the task. `headers` is JSON text."""
+    """The options of one call. `None` leaves an option to the task. `headers` is JSON text."""
 
     queue: str | None = None
     priority: int | None = None
@@ -193,7 +193,7 @@ def _schedule(times: object, zone: str | None) -> Schedule | None:
     if times is None or isinstance(times, Schedule):
         if zone is not None:
             raise limits.refused(
-                "zone", zone, "is that of a cron expression", hint='Write schedule="…", or Schedule(zone=…).'
+                "zone", zone, "belongs to a cron expression", hint='Write schedule="…", or Schedule(zone=…).'
             )
         return times
     if not isinstance(times, str):
@@ -203,7 +203,7 @@ def _schedule(times: object, zone: str | None) -> Schedule | None:
     return Schedule(cron=times, zone=zone or "UTC")
 
 
-# The database has the same limit and the last word: its text of the same headers is slightly longer.
+# The database has the same limit and decides: its text of the same headers is slightly longer.
 HEADERS_LIMIT = 8192
 OWN_HEADERS = frozenset({"resumes", "schedule", "tick"})
 
@@ -225,7 +225,7 @@ def _headers(value: object) -> str:
 
 
 _Rule = Callable[[object], Any]
-# A bare interpreter with Holdfast has some 40 MiB.
+# A bare interpreter with Holdfast takes about 40 MiB.
 _MEMORY = range(64 * 2**20, 2**50)
 
 _SHARED_RULES: dict[str, _Rule] = {
@@ -272,9 +272,9 @@ _WRITTEN = {"retry": "retry=RetryPolicy(…)", "every": "schedule=Schedule(every
 
 
 def _instead(option: str, rules: Mapping[str, _Rule]) -> str | None:
-    """Return what to write instead of an option of another queue, or of one that belongs elsewhere."""
+    """Return a hint for an option of another queue, or for one that belongs elsewhere."""
     if option == "expires":
-        return "A job that waits does not expire. Cancel it with job.cancel()."
+        return "A waiting job does not expire. Cancel it with job.cancel()."
     if option == "conn":
         return "Give the connection once: task.on(conn).enqueue(…), or hf.on(conn)."
     ours = ELSEWHERE.get(option, option)

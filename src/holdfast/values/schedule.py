@@ -20,8 +20,8 @@ class Schedule:
     """A schedule: the times of a cron expression in a time `zone`, or an interval (`every`).
 
     `missed` decides about times that passed while nothing ran: enqueue one job for the last (`once`), one for
-    each (`all`), or none (`skip`). Without `overlap`, a time is skipped while the last job is unfinished. A
-    job starts up to `jitter` later, at random. Only the database reads expressions and zones.
+    each (`all`), or none (`skip`). Without `overlap`, a time is skipped while the last job is unfinished.
+    Each job starts with a random delay of up to `jitter`. Only the database reads expressions and zones.
 
     >>> Schedule(every=30).every
     datetime.timedelta(seconds=30)
@@ -82,7 +82,7 @@ def spread(value: object) -> timedelta:
 
 
 def expression(value: object) -> str:
-    """Return a cron expression with the right number of fields. The database has the last word."""
+    """Return a cron expression with the right number of fields. The database checks the rest."""
     text = limits.text("cron", value)
     fields = text.split()
     if len(fields) not in ((1,) if text.lstrip().startswith("@") else (5, 6)):

@@ -27,14 +27,14 @@ T_co = TypeVar("T_co", covariant=True)
 MASK = "*****"
 MARK = "$secret"
 
-# A shorter secret is only replaced where it stands alone. A three-digit code inside every longer number would
-# shred the text and hide nothing.
+# A shorter secret is only replaced where it stands alone. Replacing a three-digit code inside every longer
+# number would make the text unreadable and hide nothing.
 _LONG_ENOUGH = 4
 
 
 # A struct, so that msgspec reads and writes it in C, like any other argument.
 class Secret(msgspec.Struct, Generic[T_co], frozen=True, eq=True):
-    """A value that only `reveal()` shows.
+    """A value that is only shown by `reveal()`.
 
     Printed, formatted, logged or shown in a traceback's locals, it is `*****`. Two secrets are equal if their
     values are. They have no hash, since the hash of a short value reveals it. A pickle holds the plain value,

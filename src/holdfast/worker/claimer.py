@@ -1,7 +1,7 @@
-"""Claims jobs in batches, just enough of them, and sleeps when there are none.
+"""Claims jobs in batches of the right size, and sleeps when there are none.
 
-The prefetch adapts: it is the number of free slots plus the jobs that the worker runs in about 100 ms. So
-round trips never starve a stream of short jobs, and slow jobs are never hoarded. When slow jobs follow short
+The prefetch adapts: it is the number of free slots plus the jobs that the worker runs in about 100 ms. So a
+stream of short jobs never waits for round trips, and slow jobs are never hoarded. When slow jobs follow short
 ones, a job that has waited here for a second is given back for other workers.
 
 Jobs that wait here must not delay a more urgent job. A busy worker asks to be woken only for jobs above the
@@ -34,15 +34,15 @@ MOST_UNWRITTEN = 4000
 LONGEST_PAUSE = 1.0
 FIRST_POLL = 0.05
 LAST_POLL = 1.0
-# A connection that listens must prove now and then that it still works: by a claim.
+# A listening worker still claims this often, to check that its connection works.
 CHECK_SECONDS = 5.0
-# A worker that was idle for this long is not in the middle of a stream of jobs.
+# After this idle time a worker is not in the middle of a stream of jobs.
 QUIET_SECONDS = 0.005
 # A worker that was busy for this long asks to be woken only for more urgent jobs.
 BUSY_SECONDS = 0.25
-# How long after the last urgent job another one is expected.
+# Another urgent job is expected for this long after the last one.
 URGENT_SECONDS = 1.0
-# How long the worker's rate is measured. Shorter windows say little, except the first ones with many jobs.
+# The window in which the worker's rate is measured. A shorter one is too inexact, except with many jobs.
 RATE_WINDOW = 0.1
 FIRST_RATE_WINDOW = 0.002
 ENOUGH_JOBS = 10
@@ -120,7 +120,7 @@ class Claimer:
         self._give_back_surplus()
         pause = await self._poll_once()
         if pause and not self._lease:
-            self._lease = str(uuid4())  # while there is time: after an idle period it takes 70 µs
+            self._lease = str(uuid4())  # made in advance: after an idle period it takes 70 µs
         if not pause and self._held.buffer and self.expects_urgent() and not self._hinted:
             pause, self._low = URGENT_PAUSE, -1  # free slots do not cut this pause short, only hints do
             self.wake.clear()
@@ -136,12 +136,12 @@ class Claimer:
         hinted, self._hinted = self._hinted, False
         urgent = hinted and self.expects_urgent() and await self._fetch_urgent(self._common_priority)
         if urgent:
-            await asyncio.sleep(0)  # the urgent jobs start first, and do not wait for the claim of the others
+            await asyncio.sleep(0)  # the urgent jobs start before the others are claimed
         amount = self._room()
         if amount <= 0:
             return await self._poll_urgent(hinted, urgent)
         if self._late_commits:
-            # Before the claim: when no such transaction is open any more, the claim sees what they have
+            # Asked before the claim: once no such transaction is open, the claim sees all that they have
             # committed.
             self._late_commits = await self._session.run(workers.sleep(self.worker))
         was_resting = self._asleep and self._was_idle and time.monotonic() - self._idle_since > QUIET_SECONDS
@@ -169,7 +169,7 @@ class Claimer:
         return self._idle_pause()
 
     async def _poll_urgent(self, hinted: bool, urgent: bool) -> float:
-        """Claim only more urgent jobs, because there is enough to do otherwise."""
+        """Claim only more urgent jobs, because the buffer holds enough others."""
         self._drained = False  # the next slot that comes free wakes the claimer
         buffer, last = self._held.buffer, self._held.last()
         if not hinted or last is None:
@@ -205,7 +205,7 @@ class Claimer:
         self.idle.clear()
 
     def _follows_single(self, job: Claimed) -> bool:
-        """Return whether this job is less urgent than those that came one by one just before."""
+        """Return whether this job is less urgent than the single jobs that came just before."""
         return job.priority < self._single_priority and self._claimed_at - self._single_at < URGENT_SECONDS
 
     def _pause_after_few(self) -> float:
@@ -220,7 +220,7 @@ class Claimer:
 
     @property
     def _wanted(self) -> int:
-        """Return how many jobs to hold that do not run yet: for the free slots, and as prefetch."""
+        """Return how many waiting jobs to hold: for the free slots, and as prefetch."""
         return self._concurrency - len(self._held.running) + self._prefetch
 
     def _room(self) -> int:
@@ -248,7 +248,7 @@ class Claimer:
             try:
                 jobs = await self._session.run(claim)
             except DatabaseUnavailable as error:
-                # The claim may have happened, and only the reply was lost: ask by its lease. If it happens
+                # The claim may have succeeded, and only the reply was lost: ask by its lease. If it succeeds
                 # later, the keeper finds its jobs.
                 emit("claim.failed", error=error)
                 self._held.claim_doubted_at = time.monotonic()
@@ -268,8 +268,8 @@ class Claimer:
     async def _wake_only_above(self, priority: int) -> None:
         """Ask to be woken only for jobs above this priority."""
         if self._asleep or (self._above is not None and priority > self._above):
-            # The worker is woken for more than that. It costs producers something, but so does a change for
-            # each job.
+            # The worker is woken for less urgent jobs too. That costs producers some time, but so would a
+            # change of the priority for each job.
             long_since = self._claimed_at - max(self._began_at, self._sleep_said_at) > BUSY_SECONDS
             needed = long_since or (self._asleep and self.expects_urgent())
         else:
@@ -281,7 +281,7 @@ class Claimer:
             self._sleep_said_at, self._above = self._claimed_at, priority
 
     def _idle_pause(self) -> float:
-        if not self._hinted:  # otherwise something may have come since this claim began
+        if not self._hinted:  # otherwise a job may have come since this claim began
             self.idle.set()
         self._idle_since = time.monotonic()
         if not self._late_commits:
@@ -306,7 +306,7 @@ class Rate:
         self._window = RATE_WINDOW
 
     def begin(self) -> None:
-        """Start again after an idle period, which says nothing about the rate."""
+        """Start again after an idle period, which must not count."""
         self.jobs, self._since, self._window = 0, time.monotonic(), FIRST_RATE_WINDOW
 
     def per_second(self) -> float:

@@ -32,13 +32,13 @@ SECONDS = {
 SCHEDULES_CHANGED = b""
 # While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
 ADVANCE_JOBS = 4000
-# A call has its cost, so jobs that fall due within this time are promoted together.
+# Jobs that fall due within this time are promoted together, to save calls.
 PROMOTE_TOGETHER_SECONDS = 0.01
-# A worker that has just started leaves the machine to its first jobs for this long.
+# A new worker delays its duties for this long, so that its first jobs get the machine.
 STARTUP_SECONDS = 0.25
-# Cleaning up waits until the first rush of jobs is over.
+# Cleaning up waits longer, until the first rush of jobs is over.
 CLEANUP_DELAY = 5.0
-# A flood of due jobs is promoted in small batches with a pause after each, because others need the server.
+# Many due jobs are promoted in small batches with a pause after each, because others need the server.
 FIRST_PROMOTED, MOST_PROMOTED = 100, 800
 OVERDUE_SECONDS = 0.01
 # The pause that `promote` returns when another worker promotes due jobs, or has locked them.
@@ -81,7 +81,7 @@ class Duties:
             self.advance_now.set()
 
     def notified(self) -> None:
-        """Promote soon, because a notification came. It may tell of a job that is due before all known ones.
+        """Promote soon, because a notification came. It may announce a job that is due before all known ones.
 
         Claims go first. Jobs that become pending send notifications too, so each promotion would trigger
         another one.
@@ -138,10 +138,9 @@ class Duties:
                 if self.is_behind:
                     patient_until = time.monotonic() + PATIENCE
                     continue
-                # Jobs due a moment later are not waited for, because a job that always snoozes would never
-                # end.
+                # Do not wait for jobs that are due a moment later: a job that always snoozes would never end.
                 if self._until_due != RETRY_LEFT_SECONDS or time.monotonic() >= patient_until:
-                    self.promote_now.set()  # the duty has slept on older information
+                    self.promote_now.set()  # the duty must not sleep on older information
                     return
             await asyncio.sleep(PROMOTE_TOGETHER_SECONDS)
 
@@ -166,7 +165,7 @@ class Duties:
         rest = timedelta(0) if self._more_to_sweep else timedelta(seconds=SECONDS["sweep"] * 0.75)
         self._more_to_sweep = await self._run_duty(duties.sweep(rest))
         if self._more_to_sweep:
-            return 2 * (time.monotonic() - begun)  # a pause after each: others need the server too
+            return 2 * (time.monotonic() - begun)  # a pause, because others need the server too
         return SECONDS["sweep"] * random.uniform(0.8, 1.2)  # noqa: S311
 
     async def _run_duty(self, call: Call[T]) -> T:

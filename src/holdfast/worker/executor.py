@@ -1,7 +1,7 @@
-"""Runs one job: a claimed job in, a report out. It asks the database only where a start must be recorded.
+"""Runs one job: a claimed job in, a report out. It calls the database only to record starts and load memory.
 
-decode ─► call the handler ─► normalise what it returned ─► encode ─► Report
-   └───────────── an exception in any of these steps ─► Failed ─────────┘
+decode ─► call the handler ─► make an outcome of its result ─► encode ─► Report
+   └─────────────── an exception in any of these steps ─► Failed ──────┘
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
 from holdfast.worker.threads import Threads
 
-# A header of jobs that start again with their attempts: replayed, or not to blame for a crash.
+# A header of jobs whose attempts were reset: they were replayed, or did not cause a crash.
 _RESUMES_HEADER = '"resumes"'
 _LOCKED = "another transaction has locked the job"
 
@@ -75,7 +75,7 @@ class Executor:
 
         return run
 
-    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - flat: a frame costs every job
+    async def run(self, running: Running) -> Report:  # noqa: C901, PLR0912 - a frame would slow each job
         job = running.job
         outcome: Outcome
         try:
@@ -112,7 +112,7 @@ class Executor:
             if running.stop_reason is not None or running.slot.cancelling():
                 raise
             outcome = self._failed(running, error)  # the handler cancelled itself
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its job's failure
+        except BaseException as error:  # noqa: BLE001 - any exception of a handler is its job's failure
             outcome = self._failed(running, error)
         return self._report_outcome(running, outcome)
 
@@ -123,7 +123,7 @@ class Executor:
         return self.report(job, outcome, seconds=seconds)
 
     async def _load_memory(self, context: Context, job: Claimed) -> Memory | None:
-        """Load what earlier attempts have done. Without it, the handler must not start."""
+        """Load the steps and the checkpoint of earlier attempts. Without them, the handler must not start."""
         try:
             memory = await self._database.arun(attempts.memory(job.id))
         except NotReady as error:
@@ -134,7 +134,7 @@ class Executor:
 
     async def _run_isolated(self, running: Running, task: Task[..., Any], memory: Memory | None) -> Report:
         """Run the job in a process as soon as one more may run."""
-        running.recorded = True  # it has not begun, so the keeper must not record its start
+        running.recorded = True  # not begun yet, so the keeper must not record its start
         if not await self.processes.acquire():
             return self.report(running.job, Released())
         try:
@@ -163,7 +163,7 @@ class Executor:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return False
         if unwritten.locked:
-            # Waiting would keep the slot, most often for nothing: the job is being cancelled.
+            # Waiting would keep the slot, usually in vain: most locked jobs are being cancelled.
             emit("start.failed", job=job.id, task=job.task, error=Collision(_LOCKED))
             return False
         running.recorded, running.begun = True, time.monotonic()

@@ -1,4 +1,4 @@
-"""Turns an exception into a text that can be stored and shown: no secrets, no odd bytes, not too long."""
+"""Turns an exception into a text that can be stored and shown: no secrets, valid characters, not too long."""
 
 import contextlib
 import traceback
@@ -18,12 +18,13 @@ _HERE = Path(__file__).parent
 
 
 def failure(error: BaseException, secrets: list[str]) -> Failed:
-    """Return the outcome of an attempt that raised this. Never raises, even if the exception does."""
+    """Return the outcome of an attempt that raised this error. Never raises, even if the error's text
+    does."""
     name = type(error).__name__
     try:
         trace = _truncated(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
         return Failed(clean(scrub(_message(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
-    except Exception:  # noqa: BLE001 - a text that cannot be made must not cost the job
+    except Exception:  # noqa: BLE001 - an error without a text must still end the attempt
         return Failed(name, name)
 
 

@@ -1,4 +1,4 @@
-"""Writes reports in batches: the next batch as soon as the previous one is written.
+"""Writes reports in batches, each as soon as the previous one is written.
 
 Under load, reports collect while a batch is written; a lone report is written at once. A report leaves the
 finisher only when the database has answered. After a lost reply it is sent again, and the database accepts
@@ -32,7 +32,7 @@ LAST_LOCKED_PAUSE = 1.0
 
 
 class Settled(NamedTuple):
-    """Reports that the database has answered, the refused ones among them, and how long the call took."""
+    """Reports that the database has answered, the refusals among them, and the length of the call."""
 
     reports: Sequence[Report]
     refused: Sequence[Refusal]

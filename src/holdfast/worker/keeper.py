@@ -10,7 +10,7 @@
     watch       reports a handler that blocks the event loop, with its stack, and releases jobs that have not
                 started for other workers
 
-It is a thread, so that a handler which blocks the event loop does not cost the worker its jobs.
+It is a thread because a handler may block the event loop. The worker keeps its leases even then.
 """
 
 import asyncio
@@ -57,10 +57,10 @@ class Keeper:
         released: Callable[[list[Report], list[Report], float], None],
         outage: Outage,
     ) -> None:
-        """Call `lost`, `lost_jobs`, `called_off` (ids and leases) and `released` in the loop's thread.
+        """Call `lost`, `lost_jobs`, `cancelled` (ids and leases) and `released` in the loop's thread.
 
-        `released` gets reports that were written, reports that are still to be written, and how long that
-        took.
+        `released` gets the written reports, the reports that are still to be written, and the seconds of the
+        call.
         """
         self._held = held
         self._worker = worker
@@ -75,7 +75,7 @@ class Keeper:
         self._worker_loop = asyncio.get_running_loop()
         self._beats = 0
         self._last_beat: datetime | None = None
-        # Why the last heartbeat failed.
+        # The error of the last heartbeat, if it failed.
         self.last_error: str | None = None
         # One connection serves everything. The deadline and the lock_timeout keep a slow flush from delaying
         # the heartbeat.
@@ -324,7 +324,7 @@ class _BlockedLoopDetector:
         return blocked
 
     def _blocking_job(self) -> dict[str, str]:
-        """Return the job whose handler runs; empty if that is in an asyncio task of the handler's own."""
+        """Return the job whose handler blocks the loop; empty if that happens in another asyncio task."""
         current = asyncio.current_task(self._loop)
         for it in list(self._held.running):
             if it.slot is current:

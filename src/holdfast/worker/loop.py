@@ -15,11 +15,11 @@ LONGEST_PAUSE = 2.0
 async def every(
     seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None, first: float = 0.0
 ) -> None:
-    """Repeat a step until cancelled: after `seconds`, or after what it returns, or when `wake` is set.
+    """Repeat a step until cancelled: after `seconds`, after the pause that it returns, or when `wake` is set.
 
     The first run comes after `first` seconds, even if `wake` is set before.
 
-    A step that fails is logged and tried again, because a worker outlives an outage of the database. Only
+    A step that fails is logged and tried again, because a worker survives an outage of the database. Only
     `WorkerLost` is raised.
     """
     wake = wake or asyncio.Event()
@@ -52,11 +52,11 @@ def _pause(failures: int, seconds: float) -> float:
 
 
 async def wait(wake: asyncio.Event, seconds: float) -> None:
-    """Wait until `wake` is set, at most `seconds`; it is set then."""
+    """Wait until `wake` is set; a timer sets it after `seconds`."""
     if seconds <= 0:
         await asyncio.sleep(0)
         return
-    # A timer that sets the event: leaving a timeout takes longer, and a claim may wait for that.
+    # A timer that sets the event is faster than asyncio.timeout, and a claim may wait for this.
     timer = asyncio.get_running_loop().call_later(seconds, wake.set)
     try:
         await wake.wait()

@@ -1,8 +1,8 @@
 """Wakes the event loop at each millisecond while many jobs run, so that short sleeps stay short.
 
 An event loop waits in whole milliseconds. If it begins to wait 0.1 ms before a handler's sleep is over, it
-wakes 0.9 ms after it. A hundred handlers that sleep for one millisecond each are soon in step and all wait
-for that: a tenth of their time.
+wakes 0.9 ms too late. A hundred handlers that sleep for one millisecond each are soon in step. They then lose
+a tenth of their time to this.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from holdfast.worker.held import HeldJobs
 # From this many jobs a second on, a thousand wake-ups a second pay off. They take 1 % of a core.
 BUSY_RATE = 5000
 MILLISECOND = 1_000_000
-# The loop's clock is cut off to milliseconds, so a sleep is over just after one.
+# The loop rounds its clock down to milliseconds, so a sleep is over just after a full one.
 JUST_AFTER = 20_000
 TIMES_ARE_OF_THE_CLOCK = 1  # TFD_TIMER_ABSTIME
 

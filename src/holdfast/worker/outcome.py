@@ -1,4 +1,4 @@
-"""Turns what a handler returned into an outcome that can be stored, wherever the handler ran."""
+"""Turns a handler's return value into an outcome that can be stored."""
 
 from typing import Any
 

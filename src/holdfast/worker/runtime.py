@@ -3,8 +3,8 @@
     claimer ─► buffer ─► N slots (each: take, run, hand over) ─► finisher
        ▲ wake: notify, poll, slot freed, next due     keeper: heartbeat, starts, progress, lost leases
 
-A worker that was declared lost drops the jobs it holds and registers again. A worker that stops
-first ends everything that brings in work, then its slots, then its finisher. Then it deregisters.
+A worker that was declared lost drops its jobs and registers again. To stop, a worker first ends everything
+that brings in work, then its slots, then its finisher. Then it deregisters.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Runtime:
         self._held = HeldJobs()
         deadline = min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
         self._outage = Outage()
-        # If a claim is lost in a crash, the jobs are claimed again. So a claim need not wait for the disk.
+        # A claim need not wait for the disk: if it is lost in a crash, its jobs are claimed again.
         claiming = ("application_name", "holdfast claimer"), ("synchronous_commit", "off")
         if options.notify:
             self._claim_session = database.listening_session(
@@ -130,7 +130,7 @@ class Runtime:
         )
         self._keeper: Keeper | None = None
         self._last_error: str | None = None
-        # For a drain: whether any job was reported since the last check, and whether any of them comes back.
+        # For a drain: whether any job was reported since the last check, and whether any of them runs again.
         self._reported = self._retry_reported = False
 
     def _new_executor(self) -> Executor:
@@ -162,7 +162,7 @@ class Runtime:
 
     @property
     def stuck(self) -> bool:
-        """Return whether handlers are left that ignore their cancellation."""
+        """Return whether any handlers ignore their cancellation."""
         return bool(self._held.running)
 
     async def run(self, *, drain: bool) -> None:
@@ -170,7 +170,7 @@ class Runtime:
             async with _connecting(self._claim_session, self._finish_session):
                 await self._register()
             if drain:
-                # Before the first claim can find that there is nothing to do.
+                # Before the first claim, which may otherwise find no jobs and end the drain.
                 await self._promote_due()
             async with asyncio.TaskGroup() as group:
                 writing = group.create_task(self._finisher.run())
@@ -392,7 +392,7 @@ class Runtime:
         await self._wait_for_reports(grace_ends)
 
     async def _wait_for_reports(self, grace_ends: float = 0.0) -> None:
-        """Wait until the reports are written: until the grace has passed, and always for a few seconds."""
+        """Wait for the reports to be written, until the grace has passed but at least for a few seconds."""
         stopping_now = asyncio.create_task(self._stop_now.wait())
         idle = asyncio.create_task(self._finisher.idle())
         try:
@@ -432,12 +432,12 @@ class Runtime:
                 disown = workers.disown(self._id, held, [], before=ever)
                 await self._duty_session.run(disown, deadline=self._deregister_timeout)
             await self._duty_session.run(workers.leave(self._id), deadline=self._deregister_timeout)
-        except Exception as error:  # noqa: BLE001 - other workers notice it when the lease has expired
+        except Exception as error:  # noqa: BLE001 - other workers notice when the lease has expired
             emit("leave.failed", worker=self._id, error=error)
 
 
 def _duty_failed(warning: str) -> None:
-    """Emit the warning with which a duty skips what it could not do."""
+    """Emit the warning of a duty that has skipped a failing part."""
     if warning.startswith("duty "):
         emit("duty.failed", error=warning)
 

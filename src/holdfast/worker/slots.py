@@ -17,7 +17,7 @@ from holdfast.worker.held import HeldJobs, Running
 
 # How many jobs a slot may run before it lets the others run.
 JOBS_PER_TURN = 8
-# How long an async handler may clean up after it was cut off.
+# How long an async handler may clean up after it was interrupted.
 CLEAN_UP_SECONDS = 5.0
 STOP_NOW_SECONDS = 0.1
 
@@ -39,7 +39,7 @@ class Slots:
             self._open()
 
     async def finish(self, *, grace: float, stop_now: asyncio.Event) -> None:
-        """Let running jobs finish within the grace and cut off the rest. The buffer must be closed before."""
+        """Let running jobs finish within the grace, and interrupt the rest. Close the buffer before."""
         stopping_now = asyncio.create_task(stop_now.wait())
         ended = asyncio.create_task(asyncio.wait(self._tasks))
         try:
@@ -70,7 +70,7 @@ class Slots:
         me = asyncio.current_task()
         assert me is not None  # noqa: S101 - a slot is always a task
         held, buffer, turns = self._held, self._held.buffer, 0
-        # Every job passes here, so constant lookups are done once.
+        # This loop runs every job, so constant lookups are done once.
         now, running_jobs, run, done, freed = time.monotonic, held.running, self._run, self._done, self._freed
         while True:
             begun = now()
@@ -87,7 +87,7 @@ class Slots:
             running_jobs.add(running)
             try:
                 report = await run(running)
-            except BaseException as error:  # noqa: BLE001 - raised again if it is not about the job
+            except BaseException as error:  # noqa: BLE001 - raised again unless it concerns the job
                 report = self._stopped_report(running, error)
             finally:
                 running_jobs.discard(running)
@@ -106,7 +106,7 @@ class Slots:
                 await asyncio.sleep(0)
 
     def _stopped_report(self, running: Running, error: BaseException) -> Report:
-        """Return the report on a job whose run was cut off or raised an error of Holdfast's own."""
+        """Return the report on a job that was interrupted, or that failed because of a bug in Holdfast."""
         job = running.job
         if isinstance(error, asyncio.CancelledError) and running.stop_reason is not None:
             outcome = Cancel(CANCELLED_WHILE_RUNNING) if running.stop_reason == "cancelled" else Interrupted()
@@ -126,9 +126,9 @@ class Slots:
             self._done(report)
 
     def _context_changed(self) -> bool:
-        """Return whether a handler has changed the context variables, which the next handler must not see.
+        """Return whether a handler has changed the context variables. The next handler must not see that.
 
-        Comparing the contexts costs 0.1 µs per job and a new slot 6 µs, where one is needed. Awaiting each
+        Comparing the contexts costs 0.1 µs per job, and a new slot 6 µs if one is needed. Awaiting each
         handler in its own copy of the context would cost every job 0.7 µs.
         """
         try:

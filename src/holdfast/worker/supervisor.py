@@ -1,11 +1,11 @@
 """Several worker processes under one parent, which passes signals on and restarts processes that died.
 
-    terminal ── SIGINT ──► supervisor ── SIGTERM ──► N children, each in a session of its own
-                               └──────── pipe ─────► its end tells a child that the supervisor is gone
+    terminal ── SIGINT ──► supervisor ── SIGTERM ──► N children, each in its own session
+                               └──────── pipe ─────► closes when the supervisor ends
 
-The children have sessions of their own because Ctrl-C reaches the whole foreground group. They would get the
-signal twice, from the terminal and from the supervisor, and a second signal means not to wait. The kernel
-closes the pipe however the supervisor dies, so no child outlives even its kill -9.
+The children have their own sessions because Ctrl-C reaches the whole foreground group. Otherwise they would
+get the signal twice, from the terminal and from the supervisor, and a second signal ends the grace. The
+kernel closes the pipe however the supervisor dies, so even a kill -9 leaves no children behind.
 """
 
 import asyncio
@@ -29,10 +29,10 @@ KILL_AFTER_SECONDS = 30.0
 
 
 class Supervisor:
-    """A parent that keeps `processes` children running; `command(number)` returns how to start each.
+    """A parent that keeps `processes` children running; `command(number)` returns the command of each.
 
-    A child that exits with 0 has finished and is not restarted. The first signal asks the children to stop,
-    the second not to wait, the third kills them.
+    A child that exits with 0 has finished and is not restarted. The first signal asks the children to stop.
+    The second ends their grace, and the third kills them.
     """
 
     def __init__(self, command: Command, processes: int) -> None:
@@ -63,7 +63,7 @@ class Supervisor:
             started = time.monotonic()
             code = await self._run_child(number, lifeline)
             if code == 0 or self._stop.is_set():
-                # A child that gets the signal while it is still loading has nothing to give back.
+                # A child may get the signal while it is still loading. That is not a failure.
                 self._failed = self._failed or code not in {0, -signal.SIGTERM}
                 return
             failures = 1 if time.monotonic() - started >= HEALTHY_SECONDS else failures + 1
@@ -105,9 +105,9 @@ class Supervisor:
 
 
 def exit_with_supervisor(grace: timedelta | None = None) -> None:
-    """Stop this child gracefully when the supervisor is gone, and kill it if that takes too long."""
+    """Stop this child gracefully when the supervisor has ended, and kill it if that takes too long."""
     lifeline = os.dup(0)
-    with open(os.devnull) as nothing:  # noqa: PTH123 - a handler that reads its input finds none
+    with open(os.devnull) as nothing:  # noqa: PTH123 - a handler that reads standard input finds it empty
         os.dup2(nothing.fileno(), 0)
 
     def watch() -> None:
@@ -122,7 +122,7 @@ def exit_with_supervisor(grace: timedelta | None = None) -> None:
 
 @contextlib.contextmanager
 def _pipe() -> Iterator[int]:
-    """Yield the end to read from. Nothing is ever written to the other end, which only this process holds."""
+    """Yield the reading end. Only this process holds the other end, and writes nothing to it."""
     reading, writing = os.pipe()
     try:
         yield reading

@@ -1,4 +1,4 @@
-"""Threads for handlers that are plain functions: as many as such handlers run."""
+"""Threads for handlers that are plain functions, one for each running handler."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ class Threads:
         return value
 
     def close(self) -> None:
-        """End the idle threads, and the others when their handlers have returned."""
+        """End the idle threads now, and the others when their handlers have returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().put(None)

@@ -1,4 +1,4 @@
-"""A worker as its user sees it: what to serve, how to run, when to stop. `runtime` does the work."""
+"""The public side of a worker: its options, `run` and `stop`. `runtime` does the work."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, *, drain: bool = False) -> None:
-        """Work until told to stop; with `drain`, until none of the jobs that it can run is due."""
+        """Run jobs until stopped; with `drain`, until no job for this worker is due."""
         _refuse_in_a_loop()
         runner = asyncio.Runner(loop_factory=_loop_factory())
         try:
@@ -91,14 +91,14 @@ class Worker:
         await self._run(drain=drain, signals=False)
 
     def stop(self) -> None:
-        """Ask a running worker to stop. A second call asks it not to wait. May be called from any thread."""
+        """Ask a running worker to stop. A second call ends the grace. May be called from any thread."""
         runtime, loop = self._runtime, self._loop
         if runtime is not None and loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(runtime.stop)
 
     async def _run(self, *, drain: bool, signals: bool) -> bool:
-        """Run, and return whether coroutines are left that ignore their cancellation."""
+        """Run, and return whether any handlers ignore their cancellation."""
         self._warn_of_unknown_queues()
         runtime = self.make_runtime(self._database, self._registry, self._options)
         self._loop, self._runtime = asyncio.get_running_loop(), runtime
@@ -113,7 +113,7 @@ class Worker:
         return runtime.stuck
 
     def _warn_of_unknown_queues(self) -> None:
-        """Warn of queues that no task is declared for. A queue may have any name, so they are no error."""
+        """Warn of queues without a declared task. This is not an error, because a queue may have any name."""
         asked = self._options.queues or []
         declared = {task.settings.queue for task in self._registry}
         for queue in asked:
@@ -150,7 +150,7 @@ def _refuse_in_a_loop() -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop, or None for Python's own. uvloop saves an awaiting job a fifth of its CPU."""
+    """Return uvloop's loop, or None for Python's own. With uvloop an async job takes a fifth less CPU."""
     try:
         import uvloop  # noqa: PLC0415 - an extra
     except ImportError:
@@ -180,7 +180,7 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def _queues(names: object) -> list[str]:
-    # A string would be taken for a list of letters.
+    # A string would count as a list of letters.
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise limits.refused("queues", names, "must be a list of names", hint='Write queues=["mail"].')
     queues = [limits.name("queue", name) for name in names]

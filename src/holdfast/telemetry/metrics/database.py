@@ -16,13 +16,13 @@ from holdfast.values.call import Call
 from holdfast.values.job import JobState
 
 WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
-# This many queues have samples of their own; those of the others are summed.
+# This many queues have their own samples; those of the others are summed.
 MOST_QUEUES = 1000
 OTHER = "(other)"
 
 
 class Overview(NamedTuple):
-    """The answers to `questions()`, and when they were read by the database's clock."""
+    """The answers to `questions()`, with the database's time of the reading."""
 
     now_at: datetime
     stats: Sequence[Stat]
@@ -49,7 +49,7 @@ def families_of(overview: Overview) -> Iterator[Family]:
 def _jobs(stats: Sequence[Stat], known: set[str]) -> Family:
     """Return a sample for every state of every queue, even if it is 0: a series must not vanish."""
     family = Family(
-        "holdfast_jobs", "gauge", "Jobs by queue and state; finished ones for as long as they are kept."
+        "holdfast_jobs", "gauge", "Jobs by queue and state; finished jobs count while they are kept."
     )
     counts: Counter[tuple[str, str]] = Counter()
     for stat in stats:
@@ -61,7 +61,7 @@ def _jobs(stats: Sequence[Stat], known: set[str]) -> Family:
 
 
 def _queues(overview: Overview, known: set[str]) -> Iterator[Family]:
-    oldest = Family("holdfast_queue_oldest_waiting_seconds", "gauge", "How old the oldest waiting job is.")
+    oldest = Family("holdfast_queue_oldest_waiting_seconds", "gauge", "The age of the oldest waiting job.")
     paused = Family("holdfast_queue_paused", "gauge", "1 for a queue that is paused.")
     for row in overview.queues:
         if row.name in known:
@@ -78,7 +78,7 @@ def _workers(workers: Sequence[WorkerRow], now_at: datetime) -> Iterator[Family]
     for status in dict.fromkeys((*WORKER_STATUSES, *counts)):
         statuses.add(counts[status], status=status)
     yield statuses
-    # A silent worker may come back and still holds its jobs. Its silence is what an alert is for.
+    # A silent worker may come back and still holds its jobs. Alerts use the length of its silence.
     alive = [worker for worker in workers if worker.status in {"idle", "busy", "silent"}]
     holds = Family("holdfast_workers_held_jobs", "gauge", "Jobs that live workers hold.")
     holds.add(sum(worker.holds for worker in alive))

@@ -67,7 +67,7 @@ class Histogram:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """Return the text of the families, without those that have no sample."""
+    """Return the text of all families that have samples."""
     return "".join(line for family in families if family.samples for line in _lines(family))
 
 

@@ -1,10 +1,10 @@
-"""Counts what this process reports: one subscriber, and the only place where anything is counted.
+"""Counters of this process: one subscriber, and the only place where anything is counted.
 
     metrics = Metrics()
     unsubscribe = subscribe(metrics)
     print(exposition(metrics.families()))
 
-A batch is one event, so a job costs a few additions, and nothing if nobody subscribes.
+A batch is one event, so a job costs a few additions, or nothing without a subscriber.
 """
 
 import threading
@@ -37,7 +37,7 @@ _OUTCOMES = {
     "interrupted": "Attempts that a shutdown interrupted.",
     "refused": "Reports that the database refused: the job was no longer held.",
 }
-# Events with a counter of their own: its name, the field to add up, and its help text.
+# Events with their own counter: its name, the field to add up, and its help text.
 _COUNTED: dict[str, tuple[str, str | None, str]] = {
     "worker.lost": ("worker_lost", None, "Times that this worker was declared lost."),
     "lease.lost": ("leases_lost", None, "Jobs that were taken from this process while they ran."),
@@ -59,7 +59,7 @@ class Metrics:
         self._claims: Counter[str] = Counter()
         self._tallies: dict[Key, _Tally] = {}
         self._round_trips = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
-        # By how much the database's clock is ahead. Waiting times go by the database's clock alone.
+        # How far the database's clock is ahead, in seconds. Waiting times use the database's clock only.
         self._offset: float | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "jobs.claimed": self._on_claimed,
@@ -130,7 +130,7 @@ class Metrics:
         for outcome, text in _OUTCOMES.items():
             name = "holdfast_reports_refused_total" if outcome == "refused" else None
             yield self._by_key(outcome, text, name)
-        runs = Family("holdfast_job_run_seconds", "histogram", "How long handlers ran, by attempt.")
+        runs = Family("holdfast_job_run_seconds", "histogram", "The run time of handlers, by attempt.")
         waits = Family(
             "holdfast_job_wait_seconds",
             "histogram",
@@ -154,7 +154,7 @@ class Metrics:
             yield Family(f"holdfast_{name}_seconds", "histogram", text, samples)
         if self._offset is not None:
             offset = Family(
-                "holdfast_clock_offset_seconds", "gauge", "By how much the database's clock is ahead."
+                "holdfast_clock_offset_seconds", "gauge", "How far the database's clock is ahead."
             )
             offset.add(self._offset)
             yield offset
@@ -181,7 +181,7 @@ class _Tally:
     __slots__ = ("counts", "runs", "waits")
 
     def __init__(self) -> None:
-        # From the start: a counter that appears with its first failure hides that failure from `rate()`.
+        # Present from the start: a counter that appears with its first failure hides it from `rate()`.
         self.counts: Counter[str] = Counter(dict.fromkeys(("claimed", "completed", "failed", "dead"), 0))
         self.runs = Histogram()
         self.waits = Histogram()
@@ -197,7 +197,7 @@ def _place_of_first(pair: tuple[Claimed, Report]) -> Key:
 def _counted_as(job: Claimed, report: Report) -> tuple[str, ...]:
     """Return the names under which a report counts.
 
-    Only the database knows whether a job is dead. This uses the attempts that the claim has shown.
+    Only the database knows whether a job is dead. This judges by the attempts in the claim.
     """
     last = report.retry is False or job.attempt >= job.max_attempts
     match report.outcome:

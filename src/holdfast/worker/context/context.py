@@ -1,4 +1,4 @@
-"""`Context`: what a handler can ask about its job, and what it can report."""
+"""`Context`: the handler's access to its job, and its reports."""
 
 import asyncio
 import contextlib
@@ -125,7 +125,7 @@ class Context:
 
     @property
     def tick(self) -> datetime | None:
-        """The time of its schedule that this job is for; `None` if it was enqueued in another way."""
+        """The tick for which the schedule made this job; `None` if it was made in another way."""
         tick = self.headers.get("tick")
         return datetime.fromisoformat(tick) if tick else None
 
@@ -142,10 +142,10 @@ class Context:
     def progress(
         self, percent: float | None = None, *, stage: str | None = None, message: str | None = None
     ) -> None:
-        """Report how far the job is. Arguments that are left out stay as they were.
+        """Report the progress of the job. Arguments that are left out stay as they were.
 
-        The newest value wins, even if it is smaller: a stage may begin at 0 again. The time left is estimated
-        as if the percentage were of the whole job.
+        The newest value is kept, even if it is smaller: a stage may begin at 0 again. The estimate of the
+        time left takes the percentage as that of the whole job.
         """
         # Loops report the same stage again and again, so it is checked once.
         last = self.notes.note or _EMPTY_NOTE
@@ -182,7 +182,7 @@ class Context:
         """Add an event to the job's log: its name, and its data as JSON."""
         self.notes.event(name, data)
 
-    # Continuing where an earlier attempt has stopped.
+    # Continuing after an earlier attempt.
 
     @property
     def state(self) -> dict[str, Any]:
@@ -190,26 +190,26 @@ class Context:
         return dict(self._state)
 
     def checkpoint(self, state: dict[str, Any]) -> None:
-        """Store how far a loop has come: the next attempt finds it in `ctx.state`. The newest wins.
+        """Store the position of a loop. The next attempt finds the newest checkpoint in `ctx.state`.
 
-        The next attempt repeats what was done after the last checkpoint that was written: at most half a
-        second.
+        A checkpoint is written within half a second. The next attempt repeats the work after the last written
+        one.
         """
         if not isinstance(state, dict):
             raise limits.refused("state", state, "must be a dictionary")
         text = json_text("state", state, STATE_LIMIT)
-        self._state = msgspec.json.decode(text)  # as the next attempt will find it
+        self._state = msgspec.json.decode(text)  # the form that the next attempt gets
         self._set_note((self.notes.note or _EMPTY_NOTE)._replace(state=text))
 
     def step(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-        """Call a function once, whatever number of attempts the job takes. A retry gets the stored result.
+        """Call a function once for all attempts of the job. A later attempt gets the stored result.
 
-        The result is always what JSON makes of it. A step that is interrupted runs again: give its effects
-        `ctx.step_key(name)`, so that a repetition can be recognised.
+        The result always goes through JSON. An interrupted step runs again: pass `ctx.step_key(name)` to its
+        effects, so that they can recognise a repetition.
         """
         done, kept = self._begin_step(name)
         if done:
-            return kept  # type: ignore[no-any-return]  # what it returned before, as JSON
+            return kept  # type: ignore[no-any-return]  # the stored result
         begun = time.monotonic()
         with self._step_running(name):
             value = function(*args, **kwargs)
@@ -236,7 +236,7 @@ class Context:
             return self._step_saved(name, await self._required_database.arun(keep))
 
     def step_key(self, name: str) -> str:
-        """Return an idempotency key for the step: the same in every attempt, and in no other job."""
+        """Return an idempotency key for the step: the same in every attempt, and unique to this job."""
         return f"{self._job.id}/{name}"
 
     def _begin_step(self, name: str) -> tuple[bool, Any]:
@@ -317,14 +317,14 @@ class Context:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Connection[Any]]:
-        """Open a transaction whose commit also completes the job: both happen, or neither does.
+        """Open a transaction whose commit also completes the job. Both happen, or neither does.
 
             with ctx.transaction() as conn:
                 conn.execute("update account set balance = balance - 10 where id = 1")
 
         At the end of the block the job is completed under its lease, and everything is committed. It raises
-        `LeaseLost` if the lease was lost, and `NotHeld` if an earlier commit, whose reply was lost, has
-        completed the job. In these cases, and if the block raises, everything is rolled back. The outcome of
+        `LeaseLost` if the lease was lost. It raises `NotHeld` if an earlier commit has completed the job and
+        its reply was lost. In these cases, and if the block raises, everything is rolled back. The outcome of
         the code after the block is ignored.
         """
         completed = False
@@ -397,15 +397,15 @@ class Context:
     def _completion(self) -> Call[None]:
         return claiming.complete(self._job.id, self._job.lease, self._result)
 
-    # For the worker.
+    # Used by the worker.
 
     def restore(self, memory: Memory) -> None:
-        """Restore what earlier attempts have done."""
+        """Restore the steps and the checkpoint of earlier attempts."""
         self._steps = dict(memory.steps)
         self._state = msgspec.json.decode(memory.state) if memory.state else {}
 
     def receive(self, said: Note | HandlerEvent) -> None:
-        """Take over what the handler has reported from its own process."""
+        """Store a report that the handler sent from its process."""
         if isinstance(said, Note):
             self.notes.note = said
         else:

@@ -1,7 +1,8 @@
 """Reports of a handler that its worker has not yet written: the newest progress, and events.
 
-Handlers report from the loop, from threads and from other processes. The keeper reads it in its own thread,
-and a step writes it in the handler's thread. A note is only ever replaced; a lock guards the events.
+Handlers report from the loop, from threads and from other processes. The keeper reads the reports in its own
+thread, and a step writes them in the handler's thread. A note is only ever replaced; a lock guards the
+events.
 """
 
 import threading
@@ -59,7 +60,7 @@ class Notes:
         self.note: Note | None = None
 
     def event(self, name: str, data: Any) -> HandlerEvent | None:
-        """Store an event and return it; `None` if there are too many."""
+        """Store an event and return it, or return `None` if there are too many."""
         limits.name("name", name)
         if name.startswith("job."):
             raise limits.refused("name", name, "names of this form are reserved; choose another")
@@ -81,7 +82,7 @@ class Notes:
             self._events.append(event)
 
     def progress(self, note: Note | None, written: Note | None) -> Progress | None:
-        """Return what must be written of a note; `None` if it was written before."""
+        """Return the unwritten part of a note; `None` if it was written before."""
         if note is None or note is written:
             return None
         state = None if written is not None and note.state is written.state else note.state
@@ -99,7 +100,7 @@ class Notes:
             return [Published(job_id, lease, *event) for event in self._events]
 
     def published(self, events: Sequence[Published]) -> None:
-        """Forget these events: they are written, or never will be."""
+        """Remove these events, because they are written or can never be written."""
         if events:
             last = events[-1].number
             with self._lock:

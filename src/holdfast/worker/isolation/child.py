@@ -26,13 +26,13 @@ from holdfast.worker.failure import failure_of
 from holdfast.worker.isolation.messages import BEGUN, Reply, Request
 from holdfast.worker.outcome import outcome_of
 
-# How often a child checks who its parent is, in case it has missed the end of its worker.
+# How often a child checks that its parent is still the worker.
 PARENT_SECONDS = 1.0
 
 
 def main(line: "Connection[Any, Any]") -> None:
-    """Run the jobs that come through the line, until it is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides
+    """Run the jobs that come through the pipe, until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the worker
     threading.Thread(target=_exit_with_worker, name="holdfast-lifeline", daemon=True).start()
     threading.current_thread().name = "holdfast-child"
     while True:
@@ -50,9 +50,9 @@ def main(line: "Connection[Any, Any]") -> None:
 def _exit_with_worker() -> None:
     """End this process when the worker ends, whatever the handler is doing.
 
-    multiprocessing keeps a pipe for this, whose other end only the worker holds and the kernel closes. If a
-    handler in the worker has forked, that process holds the pipe too. Then this process notices that it has
-    another parent.
+    multiprocessing keeps a pipe for this. Only the worker holds its other end, and the kernel closes it. If a
+    handler in the worker has forked, that process holds the pipe too. Then this process notices that its
+    parent has changed.
     """
     worker = multiprocessing.parent_process()
     while worker is not None and worker.is_alive() and os.getppid() == worker.pid:
@@ -97,7 +97,7 @@ def _attempt(request: Request, context: Context) -> Outcome:
     registry = Registry()
     try:
         task = getattr(importlib.import_module(request.module), request.attribute)
-        # A script is named by its file and has another name in a child. The job's name counts.
+        # A task of a script has another name in a child, so it is registered under the job's name.
         registry.register(task, name=request.job.task)
         arguments = task.decode(request.job.payload)
         if task.context is not None:
@@ -109,7 +109,7 @@ def _attempt(request: Request, context: Context) -> Outcome:
         except Stop as stop:
             value = stop.outcome
         return outcome_of(task, value)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, it is the job's failure
+    except BaseException as error:  # noqa: BLE001 - any exception is the job's failure
         return failure_of(request.job, error, registry)
     finally:
         sys.stdout.flush()

@@ -9,7 +9,7 @@ from holdfast.values.job import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A job for a child, and where the child finds its handler."""
+    """A job for a child, and the module and name of its handler."""
 
     module: str
     attribute: str
@@ -23,9 +23,9 @@ class Request:
 class Reply:
     outcome: Outcome
     completed: bool
-    # False if the child has not begun the job. Then, the child died before, and the job is not the cause.
+    # False if the child died before it began the job. Then the job is not the cause.
     begun: bool = True
 
 
-# A child's first message on a job: it has received it.
+# A child's first message on a job confirms that it has received the job.
 BEGUN = "begun"

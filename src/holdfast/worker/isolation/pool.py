@@ -2,7 +2,7 @@
 
 An idle child is kept for the next job, and runs one job at a time. Its handler can always be stopped: the
 child is killed when the job is cancelled, runs out of time or exceeds its memory limit. If the child dies in
-any other way, only its own job fails. `messages` has what the two send each other.
+any other way, only its own job fails. `messages` has the messages between worker and child.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class ProcessPool:
         self._closed = False
 
     async def acquire(self) -> bool:
-        """Wait until one more process may run; False if the worker stops before."""
+        """Wait until one more process may run. Return False if the worker stops first."""
         if self._refusing:
             return False
         if self._free > 0:
@@ -109,7 +109,7 @@ class ProcessPool:
         return reply
 
     async def close(self) -> None:
-        """End the idle processes, and kill those that run."""
+        """End the idle processes, and kill the busy ones."""
         self._closed = True
         for child in self._busy:
             child.kill("its worker ended")

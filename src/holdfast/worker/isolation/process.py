@@ -120,8 +120,8 @@ class ChildProcess:
 
     def _exit_code(self) -> int:
         self._process.join()
-        # Another thread that starts a process collects all processes that have ended, this one among them,
-        # and sets the exit code in a moment. If a handler has waited for any process, no exit code ever
+        # A thread that starts another process collects every ended process, including this one, and sets its
+        # exit code a moment later. If a handler itself has waited for child processes, the exit code never
         # comes.
         end = time.monotonic() + EXIT_SECONDS
         while (code := self._process.exitcode) is None and time.monotonic() < end:
@@ -145,7 +145,7 @@ def import_path(task: Task[..., Any]) -> tuple[str, str]:
 
 
 def _memory(pid: int | None) -> int:
-    """Return the memory of a process in bytes; 0 if the system does not tell."""
+    """Return the memory of a process in bytes, or 0 if the system does not report it."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

@@ -9,7 +9,7 @@ from holdfast.telemetry.metrics import Family
 
 
 class Condition(NamedTuple):
-    """The state of a worker. Times are of the monotonic clock."""
+    """The state of a worker. Its times are those of the monotonic clock."""
 
     # Empty until it is registered.
     worker: str
@@ -18,7 +18,7 @@ class Condition(NamedTuple):
     lost: bool
     stopping: bool
     lease_time: float
-    # When the lease ends that the last accepted heartbeat has renewed.
+    # The end of the lease that the last accepted heartbeat has renewed.
     lease_valid_until: float
     # The last error of the database or of the connection to it.
     last_error: str | None
@@ -30,9 +30,9 @@ class Condition(NamedTuple):
 
 
 def why_not_alive(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """Return why the worker must be restarted; empty if it is alive.
+    """Return the reasons why the worker must be restarted; empty if it is alive.
 
-    `blocked` is for how long its event loop is blocked.
+    `blocked` is the time for which its event loop is blocked.
     """
     now = time.monotonic() if now is None else now
     why = []
@@ -46,7 +46,7 @@ def why_not_alive(condition: Condition, blocked: float, now: float | None = None
 
 
 def why_not_ready(condition: Condition, blocked: float, now: float | None = None) -> list[str]:
-    """Return why it takes no jobs just now; empty if it does."""
+    """Return the reasons why the worker takes no jobs now; empty if it is ready."""
     why = []
     if not condition.worker:
         why.append("it is starting: not registered yet")
@@ -69,11 +69,19 @@ def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
     silence = max(now - condition.lease_valid_until + condition.lease_time, 0.0) if condition.worker else 0.0
     for name, text, value in (
         ("slots_busy", "Handlers that run in this process.", condition.running.total()),
-        ("slots", "How many handlers may run at once.", condition.concurrency),
+        ("slots", "The number of handlers that may run at once.", condition.concurrency),
         ("jobs_buffered", "Jobs that were claimed and have not started.", condition.buffered),
-        ("jobs_unreported", "Jobs that are done and not yet reported.", condition.unwritten),
-        ("worker_alive", "1 while /healthz says so.", not why_not_alive(condition, blocked, now)),
-        ("worker_ready", "1 while /readyz says so.", not why_not_ready(condition, blocked, now)),
+        ("jobs_unreported", "Jobs that have ended and are not yet reported.", condition.unwritten),
+        (
+            "worker_alive",
+            "1 while /healthz reports that it is alive.",
+            not why_not_alive(condition, blocked, now),
+        ),
+        (
+            "worker_ready",
+            "1 while /readyz reports that it is ready.",
+            not why_not_ready(condition, blocked, now),
+        ),
         ("worker_heartbeat_age_seconds", "Seconds since the last accepted heartbeat.", silence),
         ("worker_loop_blocked_seconds", "How long the event loop has been blocked.", blocked),
     ):

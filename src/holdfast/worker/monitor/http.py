@@ -21,7 +21,7 @@ REQUEST_BYTES = 8 * 1024
 REQUEST_SECONDS = 5.0
 RESPONSE_SECONDS = 10.0
 MOST_CONNECTIONS = 128
-# Only this machine, unless an address is given.
+# The default host: only this machine can connect.
 LOCAL = "127.0.0.1"
 STOP_SECONDS = 2.0
 
@@ -48,7 +48,7 @@ class Address(NamedTuple):
     def of(cls, value: object) -> "Address":
         """Return the address for 8080, "8080", "0.0.0.0:8080", "[::]:8080" or "unix:/run/worker.sock".
 
-        A port without a host is one of this machine: 127.0.0.1.
+        A port without a host means 127.0.0.1.
         """
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if not isinstance(text, str):
@@ -64,7 +64,7 @@ class Address(NamedTuple):
         return cls(host=host or LOCAL, port=int(port))
 
     def of_process(self, number: int) -> "Address":
-        """Return the address of one of several processes, counted from 1: each has the next port."""
+        """Return the address of one of several processes, counted from 1. Each takes the next port."""
         if self.path is not None:
             return self._replace(path=f"{self.path}.{number}")
         if self.port == 0:
@@ -112,7 +112,7 @@ class HttpServer:
         if self._error is not None:
             raise HoldfastError(
                 f"cannot listen on {self._address}: {self._error.strerror or self._error}",
-                hint="Another process may have it: take another port with --http, or http=….",
+                hint="Another process may use it: choose another port with --http, or http=….",
             ) from self._error
 
     def stop(self) -> None:
@@ -151,7 +151,8 @@ class HttpServer:
     async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections[writer] = None
         if len(self._connections) > MOST_CONNECTIONS:
-            # The oldest goes, not this one: a silent connection must not keep a probe out.
+            # Close the oldest connection instead of refusing this one: idle connections must not keep a probe
+            # out.
             oldest = next(iter(self._connections))
             del self._connections[oldest]
             oldest.transport.abort()
@@ -163,7 +164,7 @@ class HttpServer:
                 writer.close()
                 await writer.wait_closed()
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
-            pass  # the client is gone, or sent no request
+            pass  # the client has gone, or has sent no request
         finally:
             self._connections.pop(writer, None)
             writer.transport.abort()

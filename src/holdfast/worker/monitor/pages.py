@@ -23,7 +23,7 @@ from holdfast.worker.monitor.health import Condition
 from holdfast.worker.monitor.http import Address, HttpServer, Page, Response
 
 PROBE_SECONDS = 0.5
-# Counting the jobs of a database takes a moment, so all requests within this time share one count.
+# Counting the jobs of a database is slow, so all requests within this time share one count.
 OVERVIEW_SECONDS = 5.0
 OVERVIEW_DEADLINE = 10.0
 
@@ -88,7 +88,7 @@ class Pages:
         return Response(200, exposition(families), CONTENT_TYPE)
 
     async def queues(self) -> Response:
-        """Return the gauges of the whole database. Every worker has the same, so scrape one of them."""
+        """Return the gauges of the whole database. They are the same on every worker, so scrape only one."""
         async with self._overview_lock:
             if self._seen_at is None or time.monotonic() - self._seen_at > OVERVIEW_SECONDS:
                 self._overview = await self._query_overview()
@@ -113,7 +113,7 @@ class LoopProbe:
 
     @property
     def missed(self) -> float:
-        """Return by how many seconds the timer is late. May be called from any thread."""
+        """Return the seconds by which the timer is late. May be called from any thread."""
         return max(time.monotonic() - self._ran_at - PROBE_SECONDS, 0.0)
 
     def stop(self) -> None:
@@ -132,14 +132,16 @@ def _health_response(condition: Condition, why: list[str]) -> Response:
 
 
 def _process(started_at: float) -> Iterator[Family]:
-    """Yield what every Prometheus client exports of its process, under the same names."""
+    """Yield the gauges of the process that every Prometheus client exports, under the usual names."""
     cpu = Family("process_cpu_seconds_total", "counter", "User and system CPU time of this process.")
     cpu.add(time.process_time())
     yield cpu
-    start = Family("process_start_time_seconds", "gauge", "When this worker began, in seconds since 1970.")
+    start = Family(
+        "process_start_time_seconds", "gauge", "The start time of this worker, in seconds since 1970."
+    )
     start.add(started_at)
     yield start
-    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux tells it
+    with contextlib.suppress(OSError, ValueError, IndexError):  # only Linux reports it
         memory = Family("process_resident_memory_bytes", "gauge", "Memory of this process.")
         memory.add(int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
         yield memory
