@@ -212,3 +212,16 @@ begin
 end
 $$;
 comment on function holdfast.check_isolation(text) is 'Refuse every isolation level except read committed.';
+
+create or replace function holdfast.check_amount(amount integer)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if amount < 1 then
+    perform holdfast.refuse_value('amount', amount::text, 'must be at least 1; leave it out for all');
+  end if;
+end
+$$;
+comment on function holdfast.check_amount(integer) is 'Refuse an amount below 1; null means all.';

@@ -1,3 +1,13 @@
+create or replace function holdfast.note(action text, target text, detail jsonb default null)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.audit (at, who, action, target, detail)
+  values (holdfast.clock(), session_user, note.action, note.target, note.detail)
+$$;
+comment on function holdfast.note(text, text, jsonb) is 'Write a line to the audit log.';
+
 -- Return the audit log, the latest entries first.
 -- holdfast: role operator
 create or replace function holdfast.audit_log(
