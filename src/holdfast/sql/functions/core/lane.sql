@@ -1,4 +1,3 @@
--- holdfast: after replace
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
 -- There is no unique key and no lock. If two open transactions are both the first to use a

@@ -1,4 +1,3 @@
--- holdfast: after report
 -- Resumable jobs: steps that run once, and a checkpoint for loops. Both are written under the
 -- lease and outlive the attempt. A replay finds them too.
 

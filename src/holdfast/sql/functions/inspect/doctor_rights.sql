@@ -1,4 +1,3 @@
--- holdfast: after words
 -- The checks of doctor() on rights: roles with more rights than their work needs.
 
 create or replace function holdfast.doctor_rights(now_at timestamptz)

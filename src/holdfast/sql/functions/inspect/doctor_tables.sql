@@ -1,4 +1,3 @@
--- holdfast: after words
 -- The checks of doctor() on our tables: everything that the migrations made exists, it is
 -- maintained, and no other program writes to it.
 

@@ -1,4 +1,3 @@
--- holdfast: after stat
 -- Return for each queue, or each task of each queue, what is there now, and what was done in the
 -- last hour and the last day.
 --
