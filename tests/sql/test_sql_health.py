@@ -145,5 +145,5 @@ def test_a_queue_that_nobody_knows_is_refused(sql, refused):
 def test_durations_are_said_in_two_units(sql):
     said = {"0": "0 s", "59.9 s": "59 s", "90 s": "1 min 30 s", "2 hours": "2 h", "26 hours": "1 d 2 h"}
     for duration, words in said.items():
-        assert sql.value("lasting", duration=duration) == words
-    assert sql.value("lasting", duration=None) is None
+        assert sql.value("seconds_in_words", duration=duration) == words
+    assert sql.value("seconds_in_words", duration=None) is None

@@ -108,7 +108,7 @@ comment on function holdfast.refuse_payload(uuid, jsonb, integer) is
   'Raise the error for a payload whose JSON text is over the limit.';
 
 -- Headers travel with every claim, in addition to the payload. Some names are reserved:
--- `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
+-- `resumes` (replay_dead, take_back), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
 -- that PostgreSQL inlines the function.
 create or replace function holdfast.are_headers(headers jsonb)
 returns boolean

@@ -41,7 +41,7 @@ begin
   end if;
   if enqueue.max_attempts is not null then
     perform holdfast.check_max_attempts(enqueue.max_attempts);
-  elsif enqueue.declared_attempts is not null and not holdfast.is_operated(enqueue.task) then
+  elsif enqueue.declared_attempts is not null and not holdfast.has_operator_policy(enqueue.task) then
     perform holdfast.check_max_attempts(enqueue.declared_attempts);
     attempts := enqueue.declared_attempts;
   end if;
@@ -201,7 +201,7 @@ begin
       g.queue, g.priority, g.task,
       holdfast.lane(g.queue, g.priority, g.task) as lane_id,
       holdfast.max_attempts(g.task, g.queue) as max_attempts,
-      g.declares and holdfast.is_operated(g.task) as operated
+      g.declares and holdfast.has_operator_policy(g.task) as operated
     from (
       select queue, priority, task, bool_or(declared_attempts is not null) as declares
       from given

@@ -15,9 +15,11 @@ declare
   -- Half a SHA-256 instead of MD5, which a server in FIPS mode does not have.
   hash uuid := encode(substr(sha256(convert_to(use_id.payload::text, 'UTF8')), 1, 16), 'hex')::uuid;
   used holdfast.used_id;
-  bound constant boolean := not holdfast.unrestricted();
+  restricted constant boolean := not holdfast.unrestricted();
 begin
-  if bound and exists (select from holdfast.lives_of(use_id.id) l where not holdfast.in_reach(l.queue)) then
+  if restricted and exists (
+    select from holdfast.jobs_with_id(use_id.id) j where not holdfast.in_reach(j.queue)
+  ) then
     perform holdfast.refuse_id(use_id.id);
   end if;
   loop
@@ -31,7 +33,7 @@ begin
     exit when found; -- otherwise the id was forgotten just now
   end loop;
   -- Its job may be past its retention, or have been enqueued while this waited for it.
-  if bound and used.queue is not null and not holdfast.in_reach(used.queue) then
+  if restricted and used.queue is not null and not holdfast.in_reach(used.queue) then
     perform holdfast.refuse_id(use_id.id);
   end if;
   if used.task = use_id.task and used.payload_hash = hash then

@@ -146,13 +146,13 @@ begin
     delete from holdfast.locker k where not holdfast.is_open(k.xid, next_xid) returning k.seq, k.run_at
   )
   select min(e.seq) as seq, min(e.run_at) as run_at, count(*) > 0 as any into unlocked from ended e;
-  perform holdfast.take_in_late(least(coalesce(late.seq, 0), unlocked.seq));
+  perform holdfast.include_late_jobs(least(coalesce(late.seq, 0), unlocked.seq));
   if unlocked.seq is not null then
     perform holdfast.note_still_locked(unlocked.seq);
   end if;
-  moved := holdfast.advance_safely(seen.proven, next_xid);
+  moved := holdfast.advance_safe_heads(seen.proven, next_xid);
   if seen.waited_for > seen.proven + 10000 then
-    moved := moved + holdfast.advance_eagerly(seen.waited_for, watch.old_xid);
+    moved := moved + holdfast.advance_eager_heads(seen.waited_for, watch.old_xid);
   end if;
 
   -- Write only if something has changed, so that an idle database stays idle.

@@ -21,7 +21,7 @@ begin
   perform holdfast.await_duty('advance');
   begun_at := holdfast.clock();
   -- Look again for late jobs that were locked when advance() looked.
-  perform holdfast.take_in_late(0);
+  perform holdfast.include_late_jobs(0);
   update holdfast.writer_watch w
   set promote_from = j.run_at
   from (

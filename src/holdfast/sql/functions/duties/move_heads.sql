@@ -2,7 +2,7 @@
 -- transaction holds back. advance.sql explains both.
 
 -- Move the heads up to `proven`: no job can still appear at or below it.
-create or replace function holdfast.advance_safely(proven bigint, next_xid xid8)
+create or replace function holdfast.advance_safe_heads(proven bigint, next_xid xid8)
 returns integer
 language plpgsql volatile
 as $$
@@ -37,7 +37,7 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_safely(bigint, xid8) is
+comment on function holdfast.advance_safe_heads(bigint, xid8) is
   'Move the heads up to a place below which no job can appear any more.';
 
 -- Let claims read past what a long transaction holds back: past places of jobs still to
@@ -46,7 +46,7 @@ comment on function holdfast.advance_safely(bigint, xid8) is
 -- holds them by then.
 --
 -- Each savepoint is a locker of its own. With more than a thousand, no locked job is passed.
-create or replace function holdfast.advance_eagerly(most bigint, old_xid xid8)
+create or replace function holdfast.advance_eager_heads(most bigint, old_xid xid8)
 returns integer
 language plpgsql volatile
 as $$
@@ -120,14 +120,14 @@ begin
   return moved;
 end
 $$;
-comment on function holdfast.advance_eagerly(bigint, xid8) is
+comment on function holdfast.advance_eager_heads(bigint, xid8) is
   'Let claims read past what a long transaction holds back, up to a given place.';
 
 -- Let claims find jobs that came late, at or above `from_seq`, between a safe head and the
 -- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
 -- head goes back to them instead. Workers that their commit woke found nothing, so they are
 -- woken again.
-create or replace function holdfast.take_in_late(from_seq bigint)
+create or replace function holdfast.include_late_jobs(from_seq bigint)
 returns void
 language plpgsql volatile
 as $$
@@ -173,7 +173,7 @@ begin
   end if;
 end
 $$;
-comment on function holdfast.take_in_late(bigint) is
+comment on function holdfast.include_late_jobs(bigint) is
   'Make jobs that came late reachable for claims: give them a new place, or move the head back if they are '
   'many.';
 

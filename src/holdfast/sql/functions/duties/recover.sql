@@ -52,7 +52,7 @@ begin
   elsif holdfast.try_duty('recover') then
     -- Soon after a crash, so that another crash does not count as the same one.
     perform holdfast.note_cluster();
-    heard_before := holdfast.look(now_at);
+    heard_before := holdfast.look_at_workers(now_at);
     update holdfast.worker w
     set lost_at = now_at, asleep = false
     where w.id in (
@@ -104,7 +104,7 @@ select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover
 -- Note a look at the workers. Give a new lease to those whose silence may only mean that
 -- no look took place. Returns the time of the look before the last: workers heard of since are
 -- alive.
-create or replace function holdfast.look(now_at timestamptz)
+create or replace function holdfast.look_at_workers(now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -136,7 +136,7 @@ begin
   return looks[2];
 end
 $$;
-comment on function holdfast.look(timestamptz) is
+comment on function holdfast.look_at_workers(timestamptz) is
   'Record a look at the workers, and give a new lease to workers whose silence may only mean that nobody '
   'looked. Returns the time of the look before the last.';
 

@@ -1,5 +1,5 @@
 -- Take held jobs away from their workers; returns how many. The caller has locked them.
--- Without a reason, their workers were lost, and who_pays() decides about the attempts.
+-- Without a reason, their workers were lost, and decide_charges() decides about the attempts.
 -- With a reason, such as a timeout, each started job is charged.
 --
 -- A job that was asked to cancel is cancelled. A job that pays with its last attempt is
@@ -34,7 +34,7 @@ begin
     array_agg(s.deaths) as deaths,
     array_agg(s.ran) as ran
   into started
-  from holdfast.who_pays(ids, now_at, take_back.reason) s;
+  from holdfast.decide_charges(ids, now_at, take_back.reason) s;
   charged := started.charged;
   spared := started.spared;
 
@@ -118,7 +118,7 @@ begin
   set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
   where j.id = any(spared);
   -- As suspects (kind 2). All that do not pay get their attempt back.
-  perform holdfast.put_back(
+  perform holdfast.return_jobs(
     waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
   delete from holdfast.running x where x.job_id = any(ids);
   return cardinality(ids);
@@ -141,7 +141,7 @@ comment on function holdfast.take_back(uuid[], timestamptz, text) is
 --
 -- When the worker died is not known, only when it was last alive. A suspect is cleared if it
 -- was so by then. `ran` is the longest time that the job may have run before the death.
-create or replace function holdfast.who_pays(ids uuid[], now_at timestamptz, reason text)
+create or replace function holdfast.decide_charges(ids uuid[], now_at timestamptz, reason text)
 returns table (id uuid, pays boolean, ends boolean, deaths integer, ran interval)
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -172,7 +172,7 @@ as $$
     select
       s.*,
       s.once or (
-        who_pays.reason is null
+        decide_charges.reason is null
         and s.deaths > s.max_attempts
         and (
           s.uncleared
@@ -194,12 +194,12 @@ as $$
     from seen s
   )
   select
-    g.id, g.ends or g.uncleared or who_pays.reason is not null, g.ends, g.deaths,
+    g.id, g.ends or g.uncleared or decide_charges.reason is not null, g.ends, g.deaths,
     -- The worker may have lived for two more heartbeats, each a sixth of the lease time.
     least(now_at, g.alive_at + coalesce(g.lease_time, interval '30 seconds') / 3) - g.claimed_at
   from judged g
   where g.started
 $$;
-comment on function holdfast.who_pays(uuid[], timestamptz, text) is
+comment on function holdfast.decide_charges(uuid[], timestamptz, text) is
   'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and'
   ' how long each job may have run.';

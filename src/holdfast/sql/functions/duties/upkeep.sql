@@ -88,7 +88,7 @@ begin
     ) j
     where l.kind <> 0);
   if cardinality(orphans) > 0 then
-    done := done + coalesce(holdfast.bury_spent(orphans, now_at), 0);
+    done := done + coalesce(holdfast.end_jobs_without_attempts(orphans, now_at), 0);
   end if;
 
   -- An id stays known for 7 days, and as long as its job lives.

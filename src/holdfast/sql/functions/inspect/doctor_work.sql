@@ -15,7 +15,7 @@ as $$
     jsonb_build_object('workers', count(*), 'jobs', sum(w.recovered))
   from holdfast.worker w
   where w.lost_at > now_at - interval '1 hour'
-    and not holdfast.came_by(w)
+    and not holdfast.is_consumer_without_jobs(w)
   having count(*) > 0
   union all
   select
@@ -28,7 +28,7 @@ as $$
   where w.lost_at is null
     and w.left_at is null
     and greatest(w.heartbeat_at, w.graced_at) < now_at - w.lease_time / 2
-    and not holdfast.came_by(w)
+    and not holdfast.is_consumer_without_jobs(w)
 $$;
 comment on function holdfast.doctor_workers(timestamptz) is 'Find workers that were lost or are silent.';
 
@@ -71,7 +71,7 @@ $$;
 comment on function holdfast.doctor_unserved(timestamptz) is 'Find waiting jobs that no worker serves.';
 
 -- A claim from psql is not a worker that died, if the jobs that it took were done.
-create or replace function holdfast.came_by(worker holdfast.worker)
+create or replace function holdfast.is_consumer_without_jobs(worker holdfast.worker)
 returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -80,7 +80,7 @@ as $$
     and worker.recovered = 0
     and not exists (select from holdfast.live j where j.worker_id = worker.id and j.state = 'claimed')
 $$;
-comment on function holdfast.came_by(holdfast.worker) is
+comment on function holdfast.is_consumer_without_jobs(holdfast.worker) is
   'Return whether a worker has claimed without registering and left nothing behind.';
 
 create or replace function holdfast.doctor_dead_letters(now_at timestamptz)

@@ -8,7 +8,7 @@ as $$
 begin
   perform holdfast.check_job(replay.id);
   perform from holdfast.dead_letter d where d.id = replay.id for update;
-  if not found or holdfast.revive(array[replay.id], holdfast.clock(), replay.start_over) = 0 then
+  if not found or holdfast.replay_dead(array[replay.id], holdfast.clock(), replay.start_over) = 0 then
     perform holdfast.refuse_unless_dead(replay.id, 'replayed', 'pending');
   end if;
   perform holdfast.note('replay', replay.id::text);
@@ -41,7 +41,7 @@ begin
   perform holdfast.check_filter(
     replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
       replay_many.everything);
-  replayed := holdfast.revive(
+  replayed := holdfast.replay_dead(
     array(select holdfast.pick_dead(
       replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
         replay_many.amount)),
@@ -62,7 +62,7 @@ comment on function holdfast.replay_many(
 -- finished steps and the checkpoint, from which the job continues unless it starts over: the
 -- header `resumes` tells the worker to load them in a first attempt. A letter whose id a live
 -- job has is left alone.
-create or replace function holdfast.revive(ids uuid[], now_at timestamptz, start_over boolean)
+create or replace function holdfast.replay_dead(ids uuid[], now_at timestamptz, start_over boolean)
 returns bigint
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -107,5 +107,5 @@ begin
   return cardinality(revived);
 end
 $$;
-comment on function holdfast.revive(uuid[], timestamptz, boolean) is
+comment on function holdfast.replay_dead(uuid[], timestamptz, boolean) is
   'Put dead letters back on their queues. Returns how many.';

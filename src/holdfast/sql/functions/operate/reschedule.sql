@@ -28,7 +28,7 @@ begin
   due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);
   if due_at <= now_at then
     due_at := now_at;
-    perform holdfast.hurry(reschedule.id, now_at);
+    perform holdfast.make_pending_now(reschedule.id, now_at);
   else
     update holdfast.live j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
     perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next job is due

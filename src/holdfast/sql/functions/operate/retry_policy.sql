@@ -155,14 +155,15 @@ comment on function holdfast.list_retry_policies() is
   'List the retry policies of tasks. A null is left to the queue and the default.';
 
 -- Called for each job whose code declares its max_attempts.
-create or replace function holdfast.is_operated(task text)
+create or replace function holdfast.has_operator_policy(task text)
 returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return exists (select from holdfast.retry_policy p where p.task = is_operated.task and not p.declared);
+  return exists (
+    select from holdfast.retry_policy p where p.task = has_operator_policy.task and not p.declared);
 end
 $$;
-comment on function holdfast.is_operated(text) is
+comment on function holdfast.has_operator_policy(text) is
   'Return whether an operator has set how this task is retried.';

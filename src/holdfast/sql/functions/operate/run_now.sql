@@ -17,7 +17,7 @@ begin
     select j.state into known from holdfast.live j where j.id = run_now.id for update;
   end if;
   if known = 'scheduled' then
-    perform holdfast.hurry(run_now.id, now_at);
+    perform holdfast.make_pending_now(run_now.id, now_at);
     perform holdfast.note('run now', run_now.id::text);
   end if;
   select v.state into known from holdfast.job(run_now.id) v;
@@ -29,16 +29,17 @@ end
 $$;
 comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once. Returns its new state.';
 
--- The caller has locked the job.
-create or replace function holdfast.hurry(id uuid, now_at timestamptz)
+-- The caller has locked the job. reschedule() also calls this.
+create or replace function holdfast.make_pending_now(id uuid, now_at timestamptz)
 returns void
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 begin
-  update holdfast.live j set run_at = now_at where j.id = hurry.id;
-  perform holdfast.make_pending(array[hurry.id], now_at);
+  update holdfast.live j set run_at = now_at where j.id = make_pending_now.id;
+  perform holdfast.make_pending(array[make_pending_now.id], now_at);
 end
 $$;
-comment on function holdfast.hurry(uuid, timestamptz) is 'Make a scheduled job pending and due now.';
+comment on function holdfast.make_pending_now(uuid, timestamptz) is
+  'Make a scheduled job due and pending now.';
