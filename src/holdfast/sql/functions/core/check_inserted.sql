@@ -194,7 +194,7 @@ begin
     message = format('job %s names a lane that is not a lane of its task', refuse_lane.id),
     detail = jsonb_build_object('field', 'lane_id', 'value', null),
     hint = 'Take lane_id from holdfast.lane(queue, priority, task) in the same transaction: '
-      'an empty lane is removed after some minutes.';
+      'a lane that has been empty for about a quarter of an hour is removed.';
 end
 $$;
 comment on function holdfast.refuse_lane(uuid) is

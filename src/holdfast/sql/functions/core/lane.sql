@@ -85,8 +85,8 @@ begin
       detail = jsonb_build_object('queue', check_lanes.queue, 'lanes', lanes, 'limit', lane_limit),
       hint = format(
         'Each task and each priority takes a lane: put what differs from job to job into the payload. '
-        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue '
-        'configure %s lane_limit=%s',
+        'Lanes are removed when they have been empty for about a quarter of an hour. Or raise the limit: '
+        'holdfast queue configure %s lane_limit=%s',
         check_lanes.queue, 2 * lane_limit::bigint);
   end if;
 end

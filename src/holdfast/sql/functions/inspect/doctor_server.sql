@@ -103,7 +103,7 @@ language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   with said as (
-    select s.name, s.reset_val as value, 'whoever connects as this role' as whose from pg_settings s
+    select s.name, s.reset_val as value, 'every session of this role' as whose from pg_settings s
     union
     select
       split_part(c, '=', 1), substr(c, strpos(c, '=') + 1),
@@ -114,8 +114,10 @@ as $$
     where s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
   ),
   least_of (name, least, harm) as (values
-    ('statement_timeout', interval '10 seconds', 'large batches and duties are cut off'),
-    ('lock_timeout', interval '1 second', 'reports that wait for a row fail'),
+    -- The duties of workers and of `holdfast tick` set their own timeout.
+    ('statement_timeout', interval '10 seconds', 'large batches are cut off'),
+    -- The reports of workers set their own timeout too.
+    ('lock_timeout', interval '1 second', 'calls that wait for a locked row fail'),
     ('transaction_timeout', interval '1 minute', 'handlers that work in a transaction are cut off'),
     ('idle_session_timeout', interval '15 seconds', 'workers that wait for a notification are cut off')
   ),
@@ -137,7 +139,8 @@ as $$
   where s.span > interval '0'
     and s.span < l.least
 $$;
-comment on function holdfast.doctor_timeouts(timestamptz) is 'Find timeouts that interrupt workers.';
+comment on function holdfast.doctor_timeouts(timestamptz) is
+  'Find timeouts that cut off the calls of workers and of other programs.';
 
 create or replace function holdfast.doctor_connections(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
