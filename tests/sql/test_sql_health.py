@@ -120,7 +120,7 @@ def test_a_scheduled_job_that_nobody_makes_pending_waits_too(sql, clock, worker,
     clock.advance(hours=1, minutes=2)
     status, message = health()
     assert status == "WARNING"
-    assert message.startswith("no job waits: a scheduled job is due for 2 min")
+    assert message.startswith("no job waits: a scheduled job has been due for 2 min")
 
 
 def test_every_queue_that_was_used_or_set_up_is_judged(sql, worker):

@@ -133,7 +133,8 @@ begin
   if not holdfast.unrestricted() then
     raise exception using
       errcode = 'insufficient_privilege',
-      message = format('role %s is kept to some queues, and %s counts for all', holdfast.caller(), what),
+      message = format(
+        'role %s is restricted to some queues, and %s applies to all', holdfast.caller(), what),
       hint = 'Ask an operator who may use every queue.';
   end if;
 end

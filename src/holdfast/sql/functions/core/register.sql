@@ -108,7 +108,7 @@ begin
       else format('worker %s is not registered', refuse_worker.worker)
     end,
     detail = jsonb_build_object('worker', refuse_worker.worker),
-    hint = 'Register anew with holdfast.register(); what the old registration held is being run by others.';
+    hint = 'Register again with holdfast.register(); other workers run the jobs that the lost one held.';
 end
 $$;
 comment on function holdfast.refuse_worker(uuid) is

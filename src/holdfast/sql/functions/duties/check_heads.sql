@@ -79,8 +79,8 @@ begin
 end
 $$;
 comment on function holdfast.check_heads() is
-  'Find jobs behind the head of their lane, or behind the mark of scheduled jobs, and move it back. Returns'
-  ' how many were repaired.';
+  'Find jobs behind the head of their lane, or behind the mark of scheduled jobs, and move it back. Returns '
+  'how many were repaired.';
 
 -- Repair a sequence that stands below a place it has reached before: it was reset, restored
 -- or replicated. Heads start over, and the sequence moves above everything, with room for

@@ -14,8 +14,8 @@ begin
 end
 $$;
 comment on function holdfast.due_from(timestamptz, timestamptz, timestamptz) is
-  'Return a time before which no scheduled job is due, from the last such time and the time from which jobs'
-  ' may have come late.';
+  'Return a time before which no scheduled job is due, from the last such time and the time from which jobs '
+  'may have come late.';
 
 -- Return the time from which promote() reads. It is like due_from(), but passes jobs that a
 -- locker below `old_xid` holds.

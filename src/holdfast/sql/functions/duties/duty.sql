@@ -182,8 +182,8 @@ as $$
       and rests.rest is not null)
 $$;
 comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
-  'Return whether a duty ended so recently that it should rest: for a given time, and for a multiple of the'
-  ' time that it took.';
+  'Return whether a duty ended so recently that it should rest: for a given time, and for a multiple of the '
+  'time that it took.';
 
 create or replace function holdfast.note_look(duty text, begun_at timestamptz)
 returns void

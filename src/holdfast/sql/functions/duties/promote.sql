@@ -82,8 +82,7 @@ end
 $$;
 comment on function holdfast.promote(integer, boolean) is
   'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers '
-  'of 0.2 rely '
-  'on, fire due schedules first, as fire() does.';
+  'of 0.2 rely on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
 -- The caller has locked these scheduled jobs. They become pending in the order given. A job that

@@ -97,8 +97,8 @@ end
 $$;
 comment on function holdfast.recover(interval, boolean) is
   'Take back the jobs of workers that were silent for their lease time, or for a timeout given by hand. '
-  'Returns how '
-  'many. With also_fold, which workers of 0.2 rely on, fold statistics too, as fold_stats() does.';
+  'Returns how many. With also_fold, which workers of 0.2 rely on, fold statistics too, as fold_stats() '
+  'does.';
 select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover(interval, boolean)');
 
 -- Note a look at the workers. Give a new lease to those whose silence may only mean that
@@ -137,8 +137,8 @@ begin
 end
 $$;
 comment on function holdfast.look_at_workers(timestamptz) is
-  'Record a look at the workers, and give a new lease to workers whose silence may only mean that nobody '
-  'looked. Returns the time of the look before the last.';
+  'Record a look at the workers, and give a new lease to workers that may only seem lost because there was '
+  'no look for long. Returns the time of the look before the last.';
 
 -- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
 -- `until`; the next look continues.
@@ -226,5 +226,5 @@ begin
 end
 $$;
 comment on function holdfast.look_after_gone(timestamptz, timestamptz) is
-  'Take back the jobs that lost or departed workers hold, also those of claims that were under way. Returns'
-  ' how many.';
+  'Take back the jobs that lost or departed workers hold, including those of claims that were under way. '
+  'Returns how many.';

@@ -201,5 +201,5 @@ as $$
   where g.started
 $$;
 comment on function holdfast.decide_charges(uuid[], timestamptz, text) is
-  'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and'
-  ' how long each job may have run.';
+  'Decide which started jobs pay for the death of their worker and which end; with the number of deaths and '
+  'how long each job may have run.';

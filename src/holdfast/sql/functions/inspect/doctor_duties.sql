@@ -15,7 +15,7 @@ begin
       format('Duty %s failed %s ago%s: %s', d.name, holdfast.span_in_words(now_at - d.error_at),
         case when coalesce(d.done_at, d.looks[1]) > d.error_at then ', and ended well since' else '' end,
           left(d.error, 500)),
-      'Mend what it names; it is tried again by itself. An error that is a day old is not shown any more.',
+      'Fix the cause that it names; the duty is tried again by itself. An error is shown for a day.',
       jsonb_build_object('duty', d.name, 'error_at', d.error_at, 'done_at', d.done_at)
     from holdfast.duty d
     where d.error is not null
@@ -41,8 +41,8 @@ begin
   if done_at is null or done_at < now_at - interval '3 minutes' then
     severity := case when done_at > now_at - interval '15 minutes' then 'warning' else 'critical' end;
     finding := format(
-      'Nobody has done the duties %s: due jobs do not become pending, and the jobs of lost workers do not '
-      'come back.',
+      'Nobody has done the duties %s: due jobs do not become pending, and the jobs of lost workers are not '
+      'taken back.',
       coalesce('for ' || holdfast.span_in_words(now_at - done_at), 'so far'));
     remedy := 'Start a worker, or let cron or pg_cron call holdfast.tick() every minute: holdfast tick '
               '--pg-cron';
@@ -111,7 +111,7 @@ as $$
   select
     'critical',
     format(
-      'Jobs stand behind the head of %s, where claims do not come to them: the first of them in queue %s, '
+      'Jobs stand behind the head of %s, where claims do not find them: the first of them in queue %s, '
       'task %s.',
       holdfast.amount_in_words(count(*), 'lane'), min(l.queue), min(l.task)),
     'Upkeep finds them within minutes; at once: select holdfast.check_heads();. Has somebody written to '
@@ -126,7 +126,8 @@ as $$
     format('The heads of %s do not move: claims walk over up to %s places before they find a job.',
       holdfast.amount_in_words(count(*), 'lane'),
       ltrim(to_char(max(coalesce(l.first, s.last_value) - l.head), '999G999G999G990'))),
-    'See duties, prepared and long_transactions for who keeps them; with nobody there: holdfast tick',
+    'The checks duties, prepared and long_transactions name the session that holds them back. If there is '
+    'none: holdfast tick',
     jsonb_build_object('lanes', count(*), 'places', max(coalesce(l.first, s.last_value) - l.head),
       'watched_since', (select min(t) from holdfast.writer_watch w, unnest(w.seen_at) t))
   from lanes l, holdfast.job_seq s
@@ -143,12 +144,12 @@ as $$
   select
     'warning',
     format(
-      'Queue %s has %s lanes of the %s that it may have. Then jobs of a new task or priority are refused.',
+      'Queue %s has %s of the %s lanes that it may have. At that number jobs of a new task or priority are '
+      'refused.',
       q.queue, q.lanes, q.lane_limit),
     format(
       'Put what differs from job to job into the payload, not into the name of the task or the priority; or '
-      'raise the limit: '
-      'holdfast queue configure %s lane_limit=%s', q.queue, 2 * q.lane_limit),
+      'raise the limit: holdfast queue configure %s lane_limit=%s', q.queue, 2 * q.lane_limit),
     jsonb_build_object('queue', q.queue, 'lanes', q.lanes, 'limit', q.lane_limit)
   from (
     select l.queue, count(*) as lanes, holdfast.lane_limit(l.queue)::bigint as lane_limit

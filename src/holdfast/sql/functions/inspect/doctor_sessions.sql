@@ -9,7 +9,7 @@ as $$
   select
     case when now_at - a.xact_start > interval '6 hours' then 'critical' else 'warning' end,
     format(
-      'Process %s (%s) has held a snapshot since %s, for %s: what has died since then cannot be removed.',
+      'Process %s (%s) has held a snapshot since %s, for %s: rows deleted since then cannot be removed.',
       a.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state),
       holdfast.time_in_words(a.xact_start), holdfast.span_in_words(now_at - a.xact_start)),
     format(
@@ -102,9 +102,9 @@ as $$
   select
     case when now_at - a.xact_start > interval '1 hour' then 'critical' else 'warning' end,
     format(
-      'Process %s (%s) has kept a transaction open since %s, for %s, that has written or locked holdfast.%s: '
-      'its jobs are not '
-      'there yet, those it claimed nobody else comes to, and heads wait for it.',
+      'Process %s (%s) has had a transaction open since %s, for %s, that has written or locked holdfast.%s. '
+      'Jobs that it enqueued are not visible yet, no other session can take the jobs that it claimed, and '
+      'heads wait for it.',
       a.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state),
       holdfast.time_in_words(a.xact_start), holdfast.span_in_words(now_at - a.xact_start), w.tables),
     format('Commit sooner. If it hangs: select pg_terminate_backend(%s);', a.pid),
@@ -129,8 +129,8 @@ as $$
       k.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename), c.relname,
       holdfast.span_in_words(now_at - k.waitstart),
         'process ' || array_to_string(pg_blocking_pids(k.pid), ', ')),
-    'End what stands in the way: a migration, a manual lock table, a report on a partition that is to be '
-    'dropped.',
+    'End the session that holds the lock: a migration, a LOCK TABLE by hand, or a query on a partition that '
+    'is to be dropped.',
     jsonb_build_object(
       'pid', k.pid, 'blocked_by', pg_blocking_pids(k.pid), 'table', c.relname, 'mode', k.mode)
   from pg_locks k

@@ -11,7 +11,7 @@ as $$
       case count(*) when 1 then '1 worker was' else count(*) || ' workers were' end,
       holdfast.amount_in_words(sum(w.recovered)::bigint, 'job'),
         string_agg(distinct holdfast.worker_in_words(w), ', ')),
-    'Look why they died: memory, a handler that ends its process, a machine that went away without a signal.',
+    'Find out why they died: no memory, a handler that ends its process, a machine that was switched off.',
     jsonb_build_object('workers', count(*), 'jobs', sum(w.recovered))
   from holdfast.worker w
   where w.lost_at > now_at - interval '1 hour'
@@ -20,9 +20,9 @@ as $$
   union all
   select
     'warning',
-    format('Worker %s has not been heard of for %s; its lease is %s.', holdfast.worker_in_words(w),
+    format('Worker %s has sent no heartbeat for %s; its lease is %s.', holdfast.worker_in_words(w),
       holdfast.span_in_words(now_at - w.heartbeat_at), holdfast.span_in_words(w.lease_time)),
-    'Look whether it still runs and reaches the database.',
+    'Check whether it still runs and reaches the database.',
     jsonb_build_object('worker', w.id, 'heartbeat_at', w.heartbeat_at)
   from holdfast.worker w
   where w.lost_at is null
@@ -175,7 +175,7 @@ as $$
       'max_wal_size is 1GB or less: with 4 GB or more there are fewer checkpoints, and less is written.'),
     (1000, exists (select from holdfast.queue q where q.name = '*' and q.retention > interval '7 days'),
       'Finished jobs are kept for more than 7 days: at this rate that is a large table. Lower the retention '
-      'of queues that nobody looks back at.'),
+      'of queues whose past nobody reads.'),
     (10000, true,
       'Above 10,000 jobs a second every option counts: enqueue in bulk, several worker processes, retention '
       '0 where results are not asked for, a disk of its own for the WAL.')

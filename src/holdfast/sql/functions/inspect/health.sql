@@ -124,7 +124,7 @@ begin
         select 2, case when f.age > f.age_critical and f.paused_at is null then 2 else 1 end,
           case when f.overdue
             then format(
-            'a scheduled job is due for %s and nobody makes it pending, ', holdfast.seconds_in_words(f.age))
+            'a scheduled job has been due for %s and is not pending yet, ', holdfast.seconds_in_words(f.age))
             else '' end
           || case when f.age > f.age_critical and f.paused_at is null
             then format('longer than %s is critical', holdfast.seconds_in_words(f.age_critical))
@@ -181,7 +181,7 @@ begin
   end if;
   perform holdfast.refuse_value(
     'queue', check_known_queue.queue,
-    'no job was ever enqueued there and nobody serves it; known are ' || coalesce(
+    'no job was ever enqueued there and no worker serves it; known are ' || coalesce(
       (select string_agg(n.queue, ', ')
        from (
          select l.queue from holdfast.lane l where holdfast.unrestricted() or holdfast.in_reach(l.queue)

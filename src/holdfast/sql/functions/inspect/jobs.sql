@@ -203,8 +203,8 @@ select
 from holdfast.every_job j
 where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
 comment on view holdfast.jobs is
-  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state.'
-  ' Secrets and redacted keys are masked.';
+  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state. '
+  'Secrets and redacted keys are masked.';
 
 -- Convert a row of the one view to a row of the other, for functions that read the first and
 -- mask only what they return.

@@ -62,7 +62,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select
     'locked',
-    format('An open transaction is changing it: %s%s. Nobody else comes to it until that ends.',
+    format('An open transaction is changing it: %s%s. No worker can take it until that ends.',
       coalesce('process ' || k.pid, 'a prepared one'),
       coalesce(' (' || nullif(concat_ws(', ', nullif(a.application_name, ''), a.usename, a.state,
         'open for ' || holdfast.span_in_words(now_at - a.xact_start)), '') || ')', '')),

@@ -26,26 +26,26 @@ begin
 
   if worker.id is null or worker.lost_at is not null or worker.left_at is not null then
     answer := 'worker_lost';
-    explanation := format('Its worker %s %s. What it held is being taken back%s.', known,
+    explanation := format('Its worker %s %s. The jobs that it held are being taken back%s.', known,
       case
-        when worker.id is null then 'is no more'
+        when worker.id is null then 'no longer exists'
         when worker.lost_at is not null
           then format('was declared lost %s ago', holdfast.span_in_words(now_at - worker.lost_at))
         else format('left %s ago', holdfast.span_in_words(now_at - worker.left_at))
       end,
-      case when run.once then '; since it must not run a second time, it goes to the dead letters'
+      case when run.once then '; this one must not run a second time, so it goes to the dead letters'
         else '' end);
-    remedy := 'holdfast tick, if no worker runs that would do it.';
+    remedy := 'Wait a moment. If no worker runs: holdfast tick';
     return next;
   elsif ends_at < now_at or silent > worker.lease_time / 2 then
     answer := 'worker_silent';
     explanation := format(
-      'It is held by worker %s, which has not been heard of for %s. %s', known,
+      'It is held by worker %s, which has sent no heartbeat for %s. %s', known,
       holdfast.span_in_words(silent),
       case
         when ends_at > now_at
           then format(
-          'If it stays silent, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
+          'If it sends none, another worker gets the job in %s.', holdfast.span_in_words(ends_at - now_at))
         else format('Its lease ended %s ago, and %s.', holdfast.span_in_words(now_at - ends_at),
           case
             when look_at is null or look_at < now_at - interval '1 minute'
@@ -53,13 +53,13 @@ begin
             else 'the job is about to be taken back'
           end)
       end);
-    remedy := 'Look whether it still runs and reaches the database. holdfast tick takes back what is lost.';
+    remedy := 'Check whether it still runs and reaches the database. holdfast tick takes back lost jobs.';
     return next;
   end if;
   if job.cancel_requested_at is not null then
     answer := 'cancel_requested';
     explanation := format(
-      'Somebody called it off %s ago. Its worker %s has been told, and its handler has not ended yet.',
+      'Its cancellation was requested %s ago. Its worker %s knows, and its handler has not ended yet.',
       holdfast.span_in_words(now_at - job.cancel_requested_at), known);
     remedy := 'A plain function must ask ctx.cancelled itself; isolation="process" makes it one that can be '
               'stopped.';
@@ -71,7 +71,7 @@ begin
       'Its timeout passed %s ago, at %s, and worker %s has not ended it. Five seconds after it the job is '
       'taken back.',
       holdfast.span_in_words(now_at - run.deadline_at), holdfast.time_in_words(run.deadline_at), known);
-    remedy := 'holdfast tick, if no worker runs that would do it.';
+    remedy := 'Wait a moment. If no worker runs: holdfast tick';
     return next;
   end if;
   if run.job_id is not null then

@@ -22,7 +22,7 @@ begin
       remedy := format('holdfast job %s shows the errors. %s', job.id, remedy);
     elsif job.last_outcome = 'snoozed' then
       answer := 'snoozed';
-      explanation := format('Its handler put it off %s ago. It is due again at %s, in %s.',
+      explanation := format('Its handler snoozed it %s ago. It is due again at %s, in %s.',
         holdfast.span_in_words(now_at - job.changed_at), holdfast.time_in_words(job.run_at),
         holdfast.span_in_words(job.run_at - now_at));
     else
@@ -41,7 +41,7 @@ begin
         coalesce(', the last time was ' || holdfast.span_in_words(now_at - look_at) || ' ago', ''));
       remedy := 'Start a worker, or let cron call: holdfast tick';
     elsif job.run_at < due_from then
-      explanation := explanation || ', since it came after others that are due later. The next upkeep finds '
+      explanation := explanation || ', because it came after jobs that are due later. The next upkeep finds '
                                     'it, within a minute.';
       remedy := 'Wait a minute, or: holdfast run-now ' || job.id;
     else

@@ -25,9 +25,9 @@ begin
     return;
   elsif known.serving > 0 then
     answer := 'worker_silent';
-    explanation := format('Whoever serves it has been silent for %s: %s.',
+    explanation := format('The workers that serve it have sent no heartbeat for %s: %s.',
       holdfast.span_in_words(now_at - known.heartbeat_at), known.names);
-    remedy := 'Look whether it still runs and reaches the database.';
+    remedy := 'Check whether they still run and reach the database.';
     detail := jsonb_build_object('workers', known.serving, 'heartbeat_at', known.heartbeat_at);
   elsif known.alive = 0 then
     select w.* into last from holdfast.worker w order by greatest(w.left_at, w.lost_at, w.heartbeat_at) desc
@@ -36,7 +36,7 @@ begin
     explanation := case
       when last.id is null then 'No worker is alive, and there was none in the last day.'
       else format('No worker is alive. The last one, %s, %s %s ago.', holdfast.worker_in_words(last),
-        case when last.left_at is not null then 'left' else 'was last heard of' end,
+        case when last.left_at is not null then 'left' else 'sent its last heartbeat' end,
         holdfast.span_in_words(now_at - coalesce(last.left_at, last.heartbeat_at)))
     end;
     remedy := 'Start one: holdfast worker app:hf';
@@ -61,7 +61,7 @@ begin
       (select '; the nearest name that one knows is ' || holdfast.nearest(lane.task, array_agg(distinct t))
       from holdfast.live_workers(now_at) w, unnest(w.tasks) t
       where w.queues is null or lane.queue = any(w.queues))));
-    remedy := 'Deploy the worker whose code has this task, or cancel the job if it is no more.';
+    remedy := 'Deploy a worker whose code has this task, or cancel the job if the task no longer exists.';
     detail := jsonb_build_object('task', lane.task, 'queue', lane.queue, 'workers', known.of_queue);
   end if;
   return next;

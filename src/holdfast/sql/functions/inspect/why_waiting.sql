@@ -68,8 +68,8 @@ begin
     answer := 'suspect';
     explanation := format(
       'A worker died while it held this job%s. A worker runs one such job at a time and takes the next '
-      'when the last has ended, or has run clearly longer than at any death. So only the culprit pays if the '
-      'worker dies again.',
+      'when the last has ended, or has run clearly longer than at any death. So if the worker dies again, '
+      'only the job that caused it is charged.',
       case when deaths > 0 then format(', which was running then; that has happened %s',
         case deaths when 1 then 'once' else deaths || ' times' end) else '' end);
     remedy := 'Wait. If workers keep dying, its errors say so: holdfast job ' || job.id;
@@ -96,7 +96,7 @@ begin
     return next;
   elsif ahead.jobs = 0 and lane.kind <> 2 and waits < interval '5 seconds' then
     answer := 'ready';
-    explanation := format('Nothing stands in its way: it has been ready for %s, and %s it.',
+    explanation := format('Nothing holds it back: it has been ready for %s, and %s it.',
       holdfast.span_in_words(waits),
       case cardinality(servers.workers) when 1 then '1 worker serves'
         else cardinality(servers.workers) || ' workers serve' end);
@@ -109,8 +109,8 @@ begin
         else cardinality(servers.workers) || ' workers serve' end,
       case when servers.idle > 0 then format(', %s asleep with nothing to do', servers.idle) else '' end,
       holdfast.span_in_words(waits));
-    remedy := 'A worker that misses a notification looks by itself after its poll interval (1 s by default). '
-      'If it does not, look at its log, and at holdfast doctor.';
+    remedy := 'A worker that misses a notification finds the job at its next poll (after 1 s by default). '
+      'If it does not, read its log and run: holdfast doctor';
     return next;
   end if;
 end

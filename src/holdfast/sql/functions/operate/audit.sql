@@ -37,5 +37,5 @@ begin
 end
 $$;
 comment on function holdfast.audit_log(integer, text, text, text, timestamptz) is
-  'Return who did what and when, the latest first: by target (a queue, a job, a schedule), action, name and'
-  ' time.';
+  'Return who did what and when, the latest first: by target (a queue, a job, a schedule), action, name and '
+  'time.';

@@ -65,7 +65,7 @@ begin
     and given.retention > (select q.retention from holdfast.queue q where q.name = '*') then
     perform holdfast.refuse_value(
       'retention', said ->> 'retention',
-      'must not be longer than that of all queues for a role that is kept to some');
+      'must not be longer than the default for all queues, because your role is restricted to some');
   end if;
 
   select jsonb_object_agg(s.name, jsonb_build_array(
@@ -87,8 +87,8 @@ begin
 end
 $$;
 comment on function holdfast.configure(text, jsonb) is
-  'Change settings of a queue, or of all queues with the name *. A null restores the default. Changes apply'
-  ' from the commit on, without a restart. Returns what has changed, with the values before and after.';
+  'Change settings of a queue, or of all queues with the name *. A null restores the default. Changes apply '
+  'from the commit on, without a restart. Returns what has changed, with the values before and after.';
 
 -- A warning must come before the critical threshold, in every queue that the change affects.
 create or replace function holdfast.check_thresholds(queue text, said jsonb)

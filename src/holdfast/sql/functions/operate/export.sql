@@ -113,8 +113,8 @@ begin
 end
 $$;
 comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, text, text) is
-  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than'
-  ' `until` count as exported. Returns false if another session has recorded it.';
+  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than '
+  '`until` count as exported. Returns false if another session has recorded it.';
 
 -- For COPY: in a select list these functions return row by row and keep nothing in memory.
 -- holdfast: role owner

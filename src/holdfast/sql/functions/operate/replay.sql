@@ -16,8 +16,8 @@ begin
 end
 $$;
 comment on function holdfast.replay(uuid, boolean) is
-  'Put a dead job back on its queue, with attempts from 0. Its id, payload, errors and finished steps stay;'
-  ' the steps go if it starts over. Returns pending.';
+  'Put a dead job back on its queue, with attempts from 0. Its id, payload, errors and finished steps stay; '
+  'the steps go if it starts over. Returns pending.';
 
 -- holdfast: role operator
 create or replace function holdfast.replay_many(

@@ -70,8 +70,8 @@ $$;
 comment on function holdfast.add_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
   'Run a task at regular times from now on, by a cron expression or an interval. Returns its first time. '
-  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or'
-  ' changed it.';
+  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or '
+  'changed it.';
 
 -- A worker may call this one only: it declares what its code says.
 -- holdfast: role worker operator
