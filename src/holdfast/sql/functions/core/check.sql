@@ -133,7 +133,7 @@ begin
   elsif octet_length(headers::text) > 8192 then
     perform holdfast.refuse_value(
       'headers', octet_length(headers::text) || ' bytes',
-        'may have 8192 bytes: put the rest into the payload');
+      'may have 8192 bytes: put the rest into the payload');
   end if;
   perform holdfast.refuse_value('headers', format('"%s"', k), 'this name is the queue''s own; take another')
   from jsonb_object_keys(headers) k

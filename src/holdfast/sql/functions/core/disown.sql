@@ -33,7 +33,7 @@ begin
   select count(*) into refused
   from holdfast.finish(
     unknown_ids, unknown_leases, array_fill('released'::text, array[cardinality(unknown_ids)]),
-      skip_locked => true);
+    skip_locked => true);
   return cardinality(unknown_ids) - refused;
 end
 $$;

@@ -74,7 +74,7 @@ begin
     insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts),
-        due_at, now_at
+      due_at, now_at
     from holdfast.lane l
     where l.queue = enqueue.queue
       and l.task = enqueue.task
@@ -190,8 +190,7 @@ begin
         then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
     from unnest(
       tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids,
-        enqueue_many.headers,
-      enqueue_many.declared_attempts
+      enqueue_many.headers, enqueue_many.declared_attempts
     ) with ordinality u (
       task, payload, queue, priority, run_at, delay, max_attempts, id, headers, declared_attempts, n)
   ),
@@ -228,7 +227,7 @@ begin
     select
       g.id, p.lane_id, g.task, g.payload, g.headers,
       coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts),
-        g.due_at, now_at
+      g.due_at, now_at
     from given g
     join placed p on p.queue = g.queue and p.priority = g.priority and p.task = g.task
     where g.given_id is null or g.n in (select f.n from fresh f)

@@ -183,7 +183,7 @@ begin
     array_agg(d.lane_id) as old,
     array_agg(holdfast.lane_of_kind(
       d.lane_id,
-        coalesce(
+      coalesce(
         return_jobs.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
   into lanes
   from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;

@@ -76,11 +76,11 @@ begin
   if cardinality(ids) > 0 then
     perform holdfast.log_events(
       array_agg(j.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(log_live.name),
-        array_agg(i.data), now_at)
+      array_agg(i.data), now_at)
     from unnest(ids, datas) i (id, data)
-    cross
-      join lateral (
-      select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0) j
+    cross join lateral (
+      select j.id, j.task, j.attempt, j.lane_id from holdfast.live j where j.id = i.id offset 0
+    ) j
     join holdfast.lane l on l.id = j.lane_id;
   end if;
 end

@@ -25,7 +25,7 @@ comment on function holdfast.publish(uuid, uuid, text, jsonb) is
 -- holdfast: role worker
 create or replace function holdfast.publish_many(
   ids uuid[], leases uuid[], numbers integer[], names text[], datas jsonb[],
-    skip_locked boolean default false)
+  skip_locked boolean default false)
 returns table (publish_many uuid, locked boolean)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
@@ -62,8 +62,7 @@ begin
   ) x;
   perform holdfast.log_events(
     array_agg(e.id), array_agg(l.queue), array_agg(j.task), array_agg(j.attempt), array_agg(e.name),
-      array_agg(e.data),
-    holdfast.clock(), 10000)
+    array_agg(e.data), holdfast.clock(), 10000)
   from (
     select e.id, e.name, e.data
     from unnest(ids, numbers, names, datas) with ordinality e (id, number, name, data, n)

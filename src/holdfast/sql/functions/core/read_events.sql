@@ -65,7 +65,7 @@ begin
   exception when invalid_text_representation or numeric_value_out_of_range then
     perform holdfast.refuse_value(
       'after', read_events.after,
-        'is not a cursor of the events of a queue, or of all; those of a job have their own');
+      'is not a cursor of the events of a queue, or of all; those of a job have their own');
   end;
   if greatest(pg_snapshot_xmax(old_seen), pg_snapshot_xmax(new_seen)) > pg_snapshot_xmax(now_seen) then
     perform holdfast.refuse_value(

@@ -31,8 +31,7 @@ begin
     id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
   values (
     new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host,
-      register.pid,
-    register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
+    register.pid, register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
   );
   return new_worker;
 end

@@ -172,7 +172,7 @@ begin
       (seq, at, writers, since, since_at, seen_at, top, due_from, promote_from, old_xid, mark_xid,
         mark_at) = (
         excluded.seq, excluded.at, excluded.writers, excluded.since, excluded.since_at, excluded.seen_at,
-          excluded.top,
+        excluded.top,
         excluded.due_from, excluded.promote_from, excluded.old_xid, excluded.mark_xid, excluded.mark_at);
   end if;
   if holdfast.is_old((select d.done_at from holdfast.duty d where d.name = 'advance'), now_at) then

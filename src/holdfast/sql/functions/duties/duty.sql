@@ -142,7 +142,7 @@ as $$
   from (
     select
       substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role,
-        a.state,
+      a.state,
       coalesce(
         a.xact_start,
         case when k.pid is null then (

@@ -40,9 +40,8 @@ begin
         date_trunc('minute', g.at, 'UTC') as at, g.outcome, u.lane, u.bucket,
         sum(u.jobs) as jobs, sum(u.waited) as waited, sum(u.ran) as ran
       from gone g
-      cross
-        join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds) u (
-        lane, bucket, jobs, waited, ran)
+      cross join lateral unnest(g.lanes, g.buckets, g.jobs, g.wait_seconds, g.run_seconds)
+        u (lane, bucket, jobs, waited, ran)
       group by 1, 2, 3, 4
     ),
     -- Look up each lane once.

@@ -191,6 +191,6 @@ set search_path = pg_catalog, pg_temp
 as $$
   select greatest(
     500 + 5 * pg_stat_get_live_tuples('holdfast.lane'::regclass),
-      pg_stat_get_dead_tuples('holdfast.lane'::regclass))
+    pg_stat_get_dead_tuples('holdfast.lane'::regclass))
 $$;
 comment on function holdfast.head_step() is 'Return how many places a move of a head must gain.';

@@ -44,10 +44,11 @@ as $$
       else k.disposal end,
     e.exported_at
   from holdfast.partitions() p
-  cross
-    join lateral (
-    select (p.low at time zone 'UTC')::date as day where p.low > '-infinity' union all select null
-    where p.low = '-infinity') d
+  cross join lateral (
+    select (p.low at time zone 'UTC')::date as day where p.low > '-infinity'
+    union all
+    select null where p.low = '-infinity'
+  ) d
   cross join (
     select holdfast.longest_retention() as keep,
       coalesce((select q.disposal from holdfast.queue q where q.name = '*'), 'drop') as disposal

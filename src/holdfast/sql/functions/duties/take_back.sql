@@ -104,8 +104,7 @@ begin
     array(
       select jsonb_strip_nulls(jsonb_build_object(
         'worker', j.worker_id, 'started', x.job_id is not null, 'reason', take_back.reason, 'deaths',
-          d.deaths,
-        'progress', x.progress, 'stage', x.stage, 'step', x.step))
+        d.deaths, 'progress', x.progress, 'stage', x.stage, 'step', x.step))
       from unnest(waiting) with ordinality i (id, n)
       left join lateral (select j.worker_id from holdfast.live j where j.id = i.id offset 0) j on true
       left join lateral (select x.* from holdfast.running x where x.job_id = i.id offset 0) x on true
@@ -149,8 +148,7 @@ as $$
   with held as (
     select
       j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started,
-        coalesce(x.once, false) as once,
-      l.kind = 2 as suspect, d.longest, w.lease_time,
+      coalesce(x.once, false) as once, l.kind = 2 as suspect, d.longest, w.lease_time,
       -- This death is one more. A suspect without a count has been through one: it was held
       -- then, but its start was not on record.
       1 + coalesce(d.deaths, case when l.kind = 2 then 1 else 0 end) as deaths,

@@ -29,7 +29,7 @@ as $$
     'warning',
     format('Replication slot %s (%s) holds a snapshot that is %s transactions old.',
       s.slot_name, case when s.active then 'active' else 'nobody uses it' end,
-        age(coalesce(s.xmin, s.catalog_xmin))),
+      age(coalesce(s.xmin, s.catalog_xmin))),
     case
       when s.active then 'Let its consumer catch up.'
       else format('If nobody needs it: select pg_drop_replication_slot(%L);', s.slot_name)
@@ -128,7 +128,7 @@ as $$
     format('Process %s (%s) has waited for a lock on holdfast.%s for %s, behind %s.',
       k.pid, concat_ws(', ', nullif(a.application_name, ''), a.usename), c.relname,
       holdfast.span_in_words(now_at - k.waitstart),
-        'process ' || array_to_string(pg_blocking_pids(k.pid), ', ')),
+      'process ' || array_to_string(pg_blocking_pids(k.pid), ', ')),
     'End the session that holds the lock: a migration, a LOCK TABLE by hand, or a query on a partition that '
     'is to be dropped.',
     jsonb_build_object(

@@ -10,7 +10,7 @@ as $$
     format('%s lost in the last hour, with %s: %s.',
       case count(*) when 1 then '1 worker was' else count(*) || ' workers were' end,
       holdfast.amount_in_words(sum(w.recovered)::bigint, 'job'),
-        string_agg(distinct holdfast.worker_in_words(w), ', ')),
+      string_agg(distinct holdfast.worker_in_words(w), ', ')),
     'Find out why they died: no memory, a handler that ends its process, a machine that was switched off.',
     jsonb_build_object('workers', count(*), 'jobs', sum(w.recovered))
   from holdfast.worker w
@@ -121,7 +121,7 @@ as $$
       'Payloads are large: %s on average in a sample of %s, %s for task %s.',
       pg_size_pretty(round(avg(s.size))),
       holdfast.amount_in_words(count(*), 'job'), pg_size_pretty(max(s.size)),
-        (array_agg(s.task order by s.size desc))[1]),
+      (array_agg(s.task order by s.size desc))[1]),
     'Put the data into a table or a bucket, and a reference to it into the payload: each claim and each '
     'finish carries all of it.',
     jsonb_build_object('average', round(avg(s.size)), 'largest', max(s.size))

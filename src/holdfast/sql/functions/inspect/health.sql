@@ -77,8 +77,7 @@ begin
       select
         n.name, q.paused_at, coalesce(w.jobs, 0) as jobs, coalesce(w.estimated, false) as estimated,
         w.since, case when w.since is not null then greatest(now_at - w.since, interval '0') end as age,
-          w.due_since = w.since as overdue,
-        a.tasks as alone, now_at - a.since as alone_for,
+        w.due_since = w.since as overdue, a.tasks as alone, now_at - a.since as alone_for,
         coalesce(d.attempts, 0) as attempts, coalesce(d.failed, 0) as failed,
         d.failed / nullif(d.attempts, 0)::double precision as failures,
         (select count(*) from workers w where w.queues is null or n.name = any(w.queues))::integer as workers,

@@ -37,8 +37,7 @@ union all
 select
   d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
   coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at,
-    d.duration,
-  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
+  d.duration, d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
   null, null, coalesce(c.events, 0)
 from holdfast.dead_letter d
 left join holdfast.worker w on w.id = d.worker_id
@@ -89,10 +88,9 @@ where j.state = 'pending'
 union all
 select
   j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at,
-    j.created_at,
+  j.created_at,
   j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null,
-    null,
-  j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
+  null, j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
 from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.event_count c on c.job_id = j.id
@@ -103,8 +101,7 @@ select
     else 'running' end,
   j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null,
   greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
-    r.stage,
-  r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
+  r.stage, r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
   -- The estimate if the job continues at its speed so far. It is not a function: a reader of a view
   -- needs the rights on its functions.
   case when r.progress between 1 and 100 then
@@ -139,9 +136,9 @@ begin
       j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state
         else 'running' end,
       j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at,
-        null::timestamptz,
+      null::timestamptz,
       greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease,
-        r.progress::integer,
+      r.progress::integer,
       r.stage, r.message, null::jsonb, j.last_error, j.cancel_requested_at, j.headers, r.step,
       case when r.progress between 1 and 100 then
         greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')

@@ -2,18 +2,17 @@
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (
   name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text,
-    priority integer,
-  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean,
-    paused_at timestamptz,
+  priority integer, max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean,
+  paused_at timestamptz,
   next_at timestamptz, upcoming timestamptz[], last_at timestamptz, last_job uuid, skipped bigint, error text)
 language sql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select
     s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every,
-      s.zone, s.task,
+    s.zone, s.task,
     holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer,
-      s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
+    s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
     case when s.paused_at is null then s.next_at end,
       array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped,
       s.error

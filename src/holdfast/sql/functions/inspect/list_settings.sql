@@ -22,12 +22,11 @@ begin
     ) n (name)
     join holdfast.queue d on d.name = '*'
     left join holdfast.queue q on q.name = n.name
-    cross
-      join holdfast.known_settings() with ordinality s (
-      name, kind, lowest, highest, never, everywhere, builtin, meaning, place)
-    cross
-      join lateral (
-      select nullif(to_jsonb(q) -> s.name, 'null') as mine, nullif(to_jsonb(d) -> s.name, 'null') as its) v
+    cross join holdfast.known_settings() with ordinality
+      s (name, kind, lowest, highest, never, everywhere, builtin, meaning, place)
+    cross join lateral (
+      select nullif(to_jsonb(q) -> s.name, 'null') as mine, nullif(to_jsonb(d) -> s.name, 'null') as its
+    ) v
     cross join lateral (
       select
         coalesce(v.mine, v.its) as value,

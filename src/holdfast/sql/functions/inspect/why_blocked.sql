@@ -40,7 +40,7 @@ as $$
       'It stands at place %s, behind the head of its lane at %s: the transaction that made it committed '
       'late. '
       'The next round of duties gives it a new place, within a second while a worker runs.', job.seq,
-        lane.head),
+      lane.head),
     case when l.look_at > now_at - interval '1 minute'
       then 'Wait a moment.'
       else 'holdfast tick: nobody has done the duties'

@@ -26,13 +26,12 @@ begin
     answer := job.state;
     detail := jsonb_build_object(
       'finished_at', job.finished_at, 'attempt', job.attempt, 'max_attempts', job.max_attempts, 'worker',
-        job.worker_id);
+      job.worker_id);
     case job.state
       when 'completed' then
         explanation := format('It was completed at %s, %s ago, in attempt %s of %s%s.',
           holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
-            job.attempt, job.max_attempts,
-          coalesce(' after ' || holdfast.span_in_words(job.duration), ''));
+          job.attempt, job.max_attempts, coalesce(' after ' || holdfast.span_in_words(job.duration), ''));
         remedy := format('Nothing. holdfast job %s shows its result.', why_ended.id);
       when 'cancelled' then
         explanation := format('It was cancelled at %s, %s ago.',
@@ -41,7 +40,7 @@ begin
       else
         explanation := format('It is dead since %s, %s ago, after %s of %s attempts.',
           holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
-            job.attempt, job.max_attempts);
+          job.attempt, job.max_attempts);
         remedy := format(
           'holdfast job %s shows the errors, holdfast replay %s puts it back on its queue.', why_ended.id,
           why_ended.id);

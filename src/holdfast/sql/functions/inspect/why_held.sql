@@ -20,7 +20,7 @@ begin
   ends_at := greatest(worker.heartbeat_at, worker.graced_at) + worker.lease_time;
   detail := jsonb_strip_nulls(jsonb_build_object(
     'worker', job.worker_id, 'worker_name', worker.name, 'claimed_at', job.claimed_at, 'started_at',
-      run.started_at,
+    run.started_at,
     'heartbeat_at', worker.heartbeat_at, 'lease_ends_at', ends_at, 'deadline_at', run.deadline_at,
     'attempt', job.attempt, 'progress', run.progress, 'at_most_once', case when run.once then true end));
 

@@ -29,7 +29,7 @@ begin
       answer := 'scheduled';
       explanation := format('It is due at %s, in %s; by the clock of the database it is %s now.',
         holdfast.time_in_words(job.run_at), holdfast.span_in_words(job.run_at - now_at),
-          holdfast.time_in_words(now_at));
+        holdfast.time_in_words(now_at));
     end if;
     return next;
   else

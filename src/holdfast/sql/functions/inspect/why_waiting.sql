@@ -85,13 +85,13 @@ begin
   ) j;
   detail := jsonb_build_object(
     'workers', cardinality(servers.workers), 'idle', servers.idle, 'held', held.jobs, 'oldest_since',
-      held.since);
+    held.since);
   if held.workers = cardinality(servers.workers) then
     answer := 'workers_full';
     explanation := format('%s it, and all are at work: they hold %s, the oldest since %s, for %s.',
       case held.workers when 1 then '1 worker serves' else held.workers || ' workers serve' end,
       holdfast.amount_in_words(held.jobs, 'job'), holdfast.time_in_words(held.since),
-        holdfast.span_in_words(now_at - held.since));
+      holdfast.span_in_words(now_at - held.since));
     remedy := 'Add workers, or raise --concurrency. holdfast jobs --running shows what takes so long.';
     return next;
   elsif ahead.jobs = 0 and lane.kind <> 2 and waits < interval '5 seconds' then

@@ -61,7 +61,7 @@ begin
   elsif cardinality(waiting || held) > 0 then
     perform holdfast.note(
       'cancel many', 'jobs',
-        jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
+      jsonb_build_object('cancelled', cardinality(waiting), 'requested', cardinality(held)));
   end if;
 end
 $$;
@@ -119,7 +119,7 @@ begin
   perform holdfast.check_amount(cancel_matching.amount);
   ids := array(select holdfast.pick_matching(
     cancel_matching.queue, cancel_matching.task, cancel_matching.state, cancel_matching.amount,
-      cancel_matching.after));
+    cancel_matching.after));
   last := case when cardinality(ids) = cancel_matching.amount then ids[cardinality(ids)] end;
   if cancel_matching.state is not null then
     -- The jobs that are still in that state, now that no other session can change it.

@@ -125,11 +125,11 @@ begin
   if wrong.of_warning then
     perform holdfast.refuse_value(wrong.kind || '_warning', wrong.warning, format(
       'must not be above %s_critical, which is %s for the queue %s; set both together', wrong.kind,
-        wrong.critical, wrong.name));
+      wrong.critical, wrong.name));
   end if;
   perform holdfast.refuse_value(wrong.kind || '_critical', wrong.critical, format(
     'must not be below %s_warning, which is %s for the queue %s; set both together', wrong.kind,
-      wrong.warning, wrong.name));
+    wrong.warning, wrong.name));
 end
 $$;
 comment on function holdfast.check_thresholds(text, jsonb) is

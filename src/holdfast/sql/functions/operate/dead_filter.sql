@@ -60,7 +60,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.refuse_transition(
     refuse_unless_dead.id, refuse_unless_dead.to_state,
-      format('only a dead job can be %s', refuse_unless_dead.verb),
+    format('only a dead job can be %s', refuse_unless_dead.verb),
     'holdfast.list_dead() shows those that are.')
 $$;
 comment on function holdfast.refuse_unless_dead(uuid, text, text) is
@@ -68,7 +68,7 @@ comment on function holdfast.refuse_unless_dead(uuid, text, text) is
 
 create or replace function holdfast.note_dead(
   action text, jobs bigint, queue text, task text, error text, died_after timestamptz,
-    died_before timestamptz)
+  died_before timestamptz)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp

@@ -100,8 +100,7 @@ begin
   insert into holdfast.exported as e (partition, until, rows, bytes, sha256, location, exported_at, who)
   values (
     mark_exported.partition, coalesce(mark_exported.until, due.until_at), mark_exported.rows,
-      mark_exported.bytes,
-    mark_exported.sha256, mark_exported.location, now_at, session_user)
+    mark_exported.bytes, mark_exported.sha256, mark_exported.location, now_at, session_user)
   on conflict (partition) do update
     set
       until = excluded.until, rows = excluded.rows, bytes = excluded.bytes, sha256 = excluded.sha256,

@@ -75,7 +75,7 @@ begin
     -- Without its last queue the role would see all of them, so the caller must say that explicitly.
     perform holdfast.refuse_value(
       'queues', revoke_queues.queues::text,
-        'these are the only queues of the role: leave queues out to let it use every queue');
+      'these are the only queues of the role: leave queues out to let it use every queue');
   end if;
   if cardinality(gone) > 0 then
     perform holdfast.note('revoke queues', revoke_queues.role, to_jsonb(gone));

@@ -35,13 +35,13 @@ begin
   perform holdfast.check_amount(purge_many.amount);
   perform holdfast.check_filter(
     purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
-      purge_many.everything);
+    purge_many.everything);
   purged := holdfast.erase_dead(array(select holdfast.pick_dead(
     purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after, purge_many.died_before,
-      purge_many.amount)));
+    purge_many.amount)));
   perform holdfast.note_dead(
     'purge many', purged, purge_many.queue, purge_many.task, purge_many.error, purge_many.died_after,
-      purge_many.died_before);
+    purge_many.died_before);
   return purged;
 end
 $$;

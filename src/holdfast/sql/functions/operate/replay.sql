@@ -40,15 +40,15 @@ begin
   perform holdfast.check_amount(replay_many.amount);
   perform holdfast.check_filter(
     replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
-      replay_many.everything);
+    replay_many.everything);
   replayed := holdfast.replay_dead(
     array(select holdfast.pick_dead(
       replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after, replay_many.died_before,
-        replay_many.amount)),
+      replay_many.amount)),
     holdfast.clock(), replay_many.start_over);
   perform holdfast.note_dead(
     'replay many', replayed, replay_many.queue, replay_many.task, replay_many.error, replay_many.died_after,
-      replay_many.died_before);
+    replay_many.died_before);
   return replayed;
 end
 $$;
@@ -102,7 +102,7 @@ begin
   perform holdfast.log_live(
     revived, 'job.replayed',
     array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]),
-      now_at);
+    now_at);
   perform holdfast.wake_lanes(lanes);
   return cardinality(revived);
 end

@@ -22,7 +22,7 @@ begin
   if known.state is distinct from 'scheduled' then
     perform holdfast.refuse_transition(
       reschedule.id, 'scheduled', 'only a scheduled job can be given another time',
-        'Cancel it, and enqueue it again with run_at or delay.');
+      'Cancel it, and enqueue it again with run_at or delay.');
   end if;
   now_at := holdfast.clock();
   due_at := holdfast.due_time(reschedule.run_at, reschedule.delay, now_at);

@@ -41,7 +41,7 @@ begin
       and (not p.declared
         or (p.max_attempts, p.base, p.factor, p.cap, p.jitter) is not distinct from (
           set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap,
-            set_retry_policy.jitter))
+          set_retry_policy.jitter))
   ) then
     return; -- the usual case when a worker starts: it then waits for nobody
   end if;
@@ -64,7 +64,7 @@ begin
     where (p.declared or not excluded.declared)
       and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
         excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter,
-          excluded.declared);
+        excluded.declared);
   if not set_retry_policy.declared then
     select p.* into given from holdfast.retry_policy p where p.task = set_retry_policy.task;
     perform holdfast.note('set retry policy', set_retry_policy.task, holdfast.policy_changes(known, given));
@@ -91,8 +91,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.set_retry_policy(
     declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base,
-      declare_retry_policy.factor,
-    declare_retry_policy.cap, declare_retry_policy.jitter, true)
+    declare_retry_policy.factor, declare_retry_policy.cap, declare_retry_policy.jitter, true)
 $$;
 comment on function holdfast.declare_retry_policy(
   text, integer, interval, double precision, interval, double precision) is

@@ -95,9 +95,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.add_schedule(
     declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every,
-      declare_schedule.zone,
-    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
-      declare_schedule.max_attempts,
+    declare_schedule.zone, declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
+    declare_schedule.max_attempts,
     declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
 $$;
 comment on function holdfast.declare_schedule(
@@ -132,12 +131,11 @@ declare
   given holdfast.schedule := known;
   changes jsonb := jsonb_strip_nulls(jsonb_build_object(
     'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone',
-      change_schedule.zone,
+    change_schedule.zone,
     'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority',
-      change_schedule.priority,
+    change_schedule.priority,
     'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap',
-      change_schedule.overlap,
-    'jitter', change_schedule.jitter));
+    change_schedule.overlap, 'jitter', change_schedule.jitter));
   next_at timestamptz;
 begin
   if changes = '{}' then
@@ -190,8 +188,7 @@ begin
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
     overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at,
-      next_at = given.next_at,
-    planned_at = given.planned_at
+    next_at = given.next_at, planned_at = given.planned_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
   return given.next_at;
