@@ -6,8 +6,6 @@
 -- took, up to a quarter of an hour. The search behind the heads hardly ever finds anything and
 -- reads everything done since that snapshot. So it rests a thousand times as long as it took, up
 -- to five minutes.
---
--- The body is long on purpose: it is a list of parts that have nothing in common.
 -- holdfast: role worker
 create or replace function holdfast.upkeep(rest interval default null)
 returns integer
@@ -20,9 +18,7 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  done integer := 0;
-  amount integer;
-  orphans uuid[];
+  done integer;
   part text;
   part_begun_at timestamptz;
 begin
@@ -35,101 +31,9 @@ begin
   end if;
   perform holdfast.note_cluster();
 
-  -- Jobs held by an unknown worker, or by one that left a day ago: no report will come.
-  -- recover() has taken back all others. The search goes between the known workers, because with
-  -- an old snapshot it would walk over all that these have held. It does not run beside recover(),
-  -- which writes to the same workers.
-  if holdfast.try_duty('recover') then
-    orphans := array(
-      select j.id
-      from (
-        select
-          coalesce(lag(w.id) over (order by w.id), '00000000-0000-0000-0000-000000000000') as after,
-          w.id as before
-        from (select w.id from holdfast.worker w union all select 'ffffffff-ffff-ffff-ffff-ffffffffffff') w
-      ) w
-      cross join lateral (
-        select j.id from holdfast.live j
-        where j.state = 'claimed'
-          and j.worker_id > w.after
-          and j.worker_id < w.before
-          and j.claimed_at < now_at - interval '30 seconds'
-        limit 50000
-        for update skip locked
-      ) j
-      limit 50000);
-    orphans := orphans || array(
-      select j.id
-      from holdfast.worker w
-      cross join lateral (
-        select j.id from holdfast.live j where j.state = 'claimed' and j.worker_id = w.id
-          limit 50000 for update skip locked
-      ) j
-      where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
-      limit 50000);
-    done := done + holdfast.take_back(orphans, now_at, null);
-  end if;
-
-  -- Pending jobs without attempts, because the maximum was lowered: claims skip them. Only jobs
-  -- that were tried before can be in this state, so only lanes of returned and suspect jobs are
-  -- read.
-  orphans := array(
-    select j.id
-    from holdfast.lane l
-    cross join lateral (
-      select j.id
-      from holdfast.live j
-      where j.lane_id = l.id
-        and j.state = 'pending'
-        and j.seq >= l.safe_head
-        and j.attempt >= j.max_attempts
-      limit 1000
-      for update skip locked
-    ) j
-    where l.kind <> 0);
-  if cardinality(orphans) > 0 then
-    done := done + coalesce(holdfast.end_jobs_without_attempts(orphans, now_at), 0);
-  end if;
-
-  -- An id stays known for 7 days, and as long as its job lives.
-  delete from holdfast.used_id u
-  where u.id in (
-    select o.id from holdfast.used_id o
-    where o.used_at < now_at - interval '7 days'
-      and not exists (select from holdfast.live j where j.id = o.id offset 0)
-    limit 50000);
-  get diagnostics amount = row_count;
-  done := done + amount;
-
-  delete from holdfast.worker w
-  where greatest(w.lost_at, w.left_at) < now_at - interval '1 day'
-    and not exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed' offset 0);
-  get diagnostics amount = row_count;
-  done := done + amount;
-
-  -- A handler that finished its job in its own transaction may have left these behind.
-  delete from holdfast.running r
-  where r.changed_at < now_at - interval '1 minute'
-    and not exists (select from holdfast.live j where j.id = r.job_id and j.lease = r.lease offset 0);
-  get diagnostics amount = row_count;
-  done := done + amount;
-
-  delete from holdfast.cancellation c
-  where not exists (select from holdfast.live j where j.id = c.job_id and j.lease = c.lease offset 0);
-  get diagnostics amount = row_count;
-  done := done + amount;
-
-  delete from holdfast.death d
-  where not exists (select from holdfast.live j where j.id = d.job_id offset 0);
-  get diagnostics amount = row_count;
-  done := done + amount;
-
-  delete from holdfast.schedule_tick t
-  where t.ctid = any(array(
-    select o.ctid from holdfast.schedule_tick o where o.tick < now_at - interval '30 days' limit 50000));
-  get diagnostics amount = row_count;
-  done := done + amount;
-
+  done := holdfast.take_back_orphans(now_at);
+  done := done + holdfast.end_pending_without_attempts(now_at);
+  done := done + holdfast.forget_leftovers(now_at);
   -- A part that fails stops no other, and undoes nothing of the above.
   foreach part in array '{
     sweep,forget_finished,forget_stats,check_heads,settle_lanes,make_partitions,drop_partitions,retire_lanes
