@@ -1,3 +1,5 @@
+-- Check a batch of reports before finish() writes any of them.
+
 create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
 returns void
 language plpgsql stable

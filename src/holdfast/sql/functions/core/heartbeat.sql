@@ -1,5 +1,7 @@
--- There is one heartbeat per worker, not per job. So the lease of a job lives as long as its
--- worker does, however long it runs. Only the worker's row is written.
+-- Record that a worker is alive.
+--
+-- There is one heartbeat per worker, not per job. So the lease of a job lasts as long as its
+-- worker lives, however long the job runs. Only the worker's row is written.
 -- holdfast: role worker
 create or replace function holdfast.heartbeat(worker uuid)
 returns timestamptz

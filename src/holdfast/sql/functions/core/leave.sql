@@ -1,6 +1,7 @@
--- The jobs that the worker still holds go back, unstarted ones without a charge. Leaving twice is
--- no error, since the reply to the first call may have been lost. If another transaction has
--- locked a job, recover() takes it back later.
+-- Deregister a worker. The jobs that it still holds go back, unstarted ones without a charge.
+--
+-- Leaving twice is no error, since the reply to the first call may have been lost. If another
+-- transaction has locked a job, recover() takes it back later.
 -- holdfast: role worker
 create or replace function holdfast.leave(worker uuid)
 returns integer

@@ -1,4 +1,4 @@
--- The log of a job: what happened to it, and what its handler published.
+-- Write the log of a job: what happened to it, and what its handler published.
 --
 -- Holdfast's own events begin with `job.`: failed, dead, cancelled, cancel_requested, snoozed,
 -- interrupted, recovered, replayed, step. A job gets `job.completed` only if it has other

@@ -1,4 +1,4 @@
--- A worker asks here which of its jobs were taken away.
+-- Return which of a worker's jobs were taken away from it.
 -- holdfast: role worker
 create or replace function holdfast.not_held(ids uuid[], leases uuid[])
 returns setof uuid

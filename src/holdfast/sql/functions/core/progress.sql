@@ -1,4 +1,4 @@
--- What a running job reports about itself. It is written to `running`, never to the job's row,
+-- Record what a running job reports about itself. It is written to `running`, never to the job's row,
 -- and only under the lease of the current claim.
 
 -- holdfast: role worker

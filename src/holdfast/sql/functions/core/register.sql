@@ -1,4 +1,4 @@
--- Register workers, record that they live or sleep, and deregister them.
+-- Register workers, and refuse those that were lost or have left.
 --
 -- A registration is a random id for one life of a process; the name is a label. A registration
 -- that was declared lost cannot be revived: the process registers again.

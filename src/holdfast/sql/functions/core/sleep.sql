@@ -1,3 +1,5 @@
+-- Record that a worker sleeps, or is awake.
+--
 -- A worker that found nothing calls this, looks once more, and then waits for a notification.
 -- The result says whether a transaction that may hold new jobs is open now. Its commit may bring
 -- no notification, so the worker should poll soon. The result is also true for a worker that has

@@ -1,4 +1,4 @@
--- What happens to a day past the longest retention, by the setting `disposal`:
+-- Drop, archive or keep the days past the longest retention, by the setting `disposal`:
 --
 --   drop      it is dropped
 --   archive   it is detached and moved to the schema holdfast_archive, where you own it

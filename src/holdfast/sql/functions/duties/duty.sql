@@ -1,4 +1,4 @@
--- How one session at a time does a duty, and what is recorded of it.
+-- Let one session at a time do a duty, and record when it ended and whether it failed.
 --
 -- Each duty has an empty table of its own. The session that does the duty holds a lock on that
 -- table until its transaction ends. Only the owner has rights on these tables, so no other role

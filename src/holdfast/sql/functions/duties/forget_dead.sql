@@ -1,3 +1,5 @@
+-- Delete dead letters that are past the dead_retention of their queue.
+
 create or replace function holdfast.forget_dead(now_at timestamptz)
 returns integer
 language plpgsql volatile

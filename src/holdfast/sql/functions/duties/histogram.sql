@@ -1,4 +1,4 @@
--- Times are counted in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
+-- Count times in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
 -- Bucket 0 lies below the first bound, bucket 51 above the last.
 -- holdfast: role viewer
 create or replace function holdfast.stat_bounds()

@@ -1,4 +1,4 @@
--- Lockers: transactions that hold a job which a head has passed. advance.sql explains them.
+-- Note the lockers: transactions that hold a job which a head has passed. advance.sql explains them.
 
 -- Note the transactions that now lock the jobs that were passed. When a locker has ended,
 -- another transaction may have waited for its lock and hold it.

@@ -1,4 +1,4 @@
--- How long ended jobs are kept: finished jobs and events for the retention of their queue, dead
+-- Return how long ended jobs are kept: finished jobs and events for the retention of their queue, dead
 -- letters for its dead_retention. Jobs that have not ended are never touched.
 
 -- At least a minute, so that a waiting session finds the result.

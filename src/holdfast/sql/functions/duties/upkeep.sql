@@ -1,4 +1,4 @@
--- The slow duty: make and drop partitions, forget old ids and tombstones, remove orphans, check
+-- Do the slow duty: make and drop partitions, forget old ids and tombstones, remove orphans, check
 -- heads. Return how many things were done.
 --
 -- It reads many rows, most of all while a session holds an old snapshot, and many workers call it. So it

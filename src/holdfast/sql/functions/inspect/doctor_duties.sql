@@ -1,4 +1,4 @@
--- The checks of doctor() on the duties, and on the lanes and heads that they look after.
+-- Check the duties, for doctor(), and the lanes and heads that they look after.
 
 create or replace function holdfast.doctor_duties(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

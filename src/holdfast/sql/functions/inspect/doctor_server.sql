@@ -1,4 +1,4 @@
--- The checks of doctor() on the server: its version, its settings and its connections.
+-- Check the server, for doctor(): its version, its settings and its connections.
 
 create or replace function holdfast.doctor_version(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

@@ -1,4 +1,4 @@
--- The checks of doctor() on sessions and transactions that hold others up.
+-- Check sessions and transactions, for doctor(): find those that hold others up.
 
 -- An old snapshot keeps dead rows from being removed everywhere in the database.
 create or replace function holdfast.doctor_snapshots(now_at timestamptz)

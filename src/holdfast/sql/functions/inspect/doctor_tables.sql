@@ -1,5 +1,5 @@
--- The checks of doctor() on our tables: everything that the migrations made exists, it is
--- maintained, and no other program writes to it.
+-- Check our tables, for doctor(): everything that the migrations made exists, it is maintained,
+-- and no other program writes to it.
 
 create or replace function holdfast.doctor_indexes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

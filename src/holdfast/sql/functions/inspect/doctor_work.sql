@@ -1,4 +1,4 @@
--- The checks of doctor() on the work: workers, jobs that no worker serves, and habits that hurt later.
+-- Check the work, for doctor(): workers, jobs that no worker serves, and habits that hurt later.
 
 create or replace function holdfast.doctor_workers(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

@@ -1,4 +1,4 @@
--- The health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
+-- Judge the health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
 -- wait, for how long, and what is wrong. The thresholds are columns of holdfast.queue. A null
 -- means the value of '*', and a null there switches the check off.
 --

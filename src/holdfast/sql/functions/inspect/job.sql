@@ -1,4 +1,6 @@
 -- holdfast: after jobs
+-- Return one job, and the errors of its attempts, as the caller may see them.
+
 -- holdfast: role producer viewer
 create or replace function holdfast.job(id uuid)
 returns setof holdfast.jobs

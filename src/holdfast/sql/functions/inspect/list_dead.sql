@@ -1,4 +1,7 @@
 -- holdfast: after jobs
+-- List dead letters. A null filter matches everything. `error` matches a part of the last error, in
+-- upper or lower case.
+
 -- holdfast: role viewer
 create or replace function holdfast.list_dead(
   queue text default null,

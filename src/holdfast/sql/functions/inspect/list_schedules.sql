@@ -1,3 +1,5 @@
+-- List schedules with their next times, as the caller may see them.
+
 -- holdfast: role worker viewer
 create or replace function holdfast.list_schedules(upcoming integer default 5)
 returns table (

@@ -1,3 +1,5 @@
+-- List the settings of queues, with the values that apply.
+
 -- holdfast: role viewer
 create or replace function holdfast.settings(queue text default null)
 returns setof holdfast.setting

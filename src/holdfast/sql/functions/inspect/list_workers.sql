@@ -1,3 +1,5 @@
+-- List workers, and whether they are alive.
+
 -- holdfast: role worker viewer
 create or replace function holdfast.list_workers()
 returns table (

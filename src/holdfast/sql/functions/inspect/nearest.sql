@@ -1,5 +1,7 @@
--- Compare the pairs of letters that both have (Dice's coefficient). It needs only SQL, and finds
--- swapped, missing and doubled letters.
+-- Find the name that was probably meant.
+--
+-- The pairs of letters that both have are compared (Dice's coefficient). This needs only SQL, and
+-- finds swapped, missing and doubled letters.
 create or replace function holdfast.nearest(word text, candidates text[])
 returns text
 language sql immutable

@@ -1,5 +1,5 @@
--- The parts of why() for a pending job that no claim can take: its queue is paused, it is locked, its head
--- has passed it, or a duty is stuck.
+-- Explain why no claim can take a pending job: its queue is paused, it is locked, its head has
+-- passed it, or a session blocks a duty.
 
 create or replace function holdfast.why_paused(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)

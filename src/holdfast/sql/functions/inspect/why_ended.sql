@@ -1,4 +1,4 @@
--- A job that is not live: how it ended, or why nothing is known of it.
+-- Explain a job that is not live: how it ended, or why nothing is known of it.
 create or replace function holdfast.why_ended(id uuid, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable

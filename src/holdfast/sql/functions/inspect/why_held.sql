@@ -1,3 +1,5 @@
+-- Explain why a job is held, by which worker, and whether that worker is alive.
+--
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)

@@ -1,3 +1,5 @@
+-- Explain what a scheduled job waits for.
+
 create or replace function holdfast.why_scheduled(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable

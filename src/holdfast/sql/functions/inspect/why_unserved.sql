@@ -1,3 +1,5 @@
+-- Explain that no worker serves a job, and which workers there are.
+
 create or replace function holdfast.why_unserved(lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
 language plpgsql stable

@@ -1,6 +1,5 @@
--- The parts of why() for a job that waits, in this file and in why_blocked, why_unserved and why_scheduled.
-
--- The job is ready and is served: name the jobs before it, and the state of its workers.
+-- Explain why a job that is ready and served still waits: name the jobs before it, and the state
+-- of its workers.
 --
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_waiting(job holdfast.live, lane holdfast.lane, now_at timestamptz)

@@ -1,4 +1,4 @@
--- Times and names as people read them, for why(), doctor() and health().
+-- Write durations, times, numbers and names as people read them, for why(), doctor() and health().
 
 create or replace function holdfast.span_in_words(span interval)
 returns text

@@ -1,3 +1,5 @@
+-- Write and read the audit log.
+
 create or replace function holdfast.note(action text, target text, detail jsonb default null)
 returns void
 language sql volatile

@@ -1,5 +1,5 @@
--- Settings of a queue, or of all queues by the name '*'. They are columns of holdfast.queue, read
--- when they are needed, so a change applies from its commit on.
+-- Change settings of a queue, or of all queues by the name '*'. They are columns of holdfast.queue,
+-- read when they are needed, so a change applies from its commit on.
 --
 --   select * from holdfast.configure('mail', '{"retention": "7 days", "max_attempts": 5}');
 --   select * from holdfast.settings('mail');

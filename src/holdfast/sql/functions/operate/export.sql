@@ -1,3 +1,5 @@
+-- Export days past the longest retention before they are dropped.
+
 -- Whole days wait to be exported, and of a default partition the rows since the last export. A
 -- table is left out while an open transaction has written to it: its rows would be dropped
 -- unseen. No new transaction writes there, since the day is over.

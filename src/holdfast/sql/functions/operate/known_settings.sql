@@ -1,4 +1,4 @@
--- Each setting with its values, its initial value and its meaning. `never` means a duration, or a
+-- List each setting with its values, its initial value and its meaning. `never` means a duration, or a
 -- number, that is not reached.
 create or replace function holdfast.known_settings()
 returns table (

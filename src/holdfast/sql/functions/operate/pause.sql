@@ -1,4 +1,4 @@
--- A paused queue accepts jobs but hands none out. Running jobs continue.
+-- Pause a queue: it accepts jobs but hands none out. Running jobs continue.
 -- holdfast: role operator
 create or replace function holdfast.pause(queue text)
 returns void

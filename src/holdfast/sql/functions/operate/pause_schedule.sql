@@ -1,3 +1,5 @@
+-- Pause and resume a schedule.
+
 -- holdfast: role operator
 create or replace function holdfast.pause_schedule(name text)
 returns boolean

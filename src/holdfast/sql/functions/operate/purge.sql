@@ -1,3 +1,5 @@
+-- Delete dead letters by hand. Each purge is written to the audit log.
+
 -- holdfast: role operator
 create or replace function holdfast.purge(id uuid)
 returns void

@@ -1,3 +1,5 @@
+-- Raise the errors for a job that does not exist, or is in the wrong state for a call.
+
 create or replace function holdfast.refuse_job(id uuid)
 returns void
 language plpgsql stable

@@ -1,3 +1,5 @@
+-- Put dead letters back on their queues. Each replay is written to the audit log.
+
 -- holdfast: role operator
 create or replace function holdfast.replay(id uuid, start_over boolean default false)
 returns text

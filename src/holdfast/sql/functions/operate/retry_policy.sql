@@ -1,4 +1,4 @@
--- How a task is retried, changed at run time. A null leaves a value to the queue and the
+-- Set how a task is retried, at run time. A null leaves a value to the queue and the
 -- defaults. A policy that an operator has set wins over one that is declared in code.
 -- holdfast: role operator
 create or replace function holdfast.set_retry_policy(

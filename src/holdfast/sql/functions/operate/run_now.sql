@@ -1,4 +1,4 @@
--- A scheduled job becomes pending without waiting for its time or backoff.
+-- Make a scheduled job pending without waiting for its time or backoff.
 -- holdfast: role operator
 create or replace function holdfast.run_now(id uuid)
 returns text

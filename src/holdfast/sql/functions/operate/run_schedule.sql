@@ -1,3 +1,5 @@
+-- Make a job of a schedule at once.
+--
 -- The times of the schedule continue unchanged, paused or not. Nothing is locked that the times
 -- wait for, unless runs must not overlap.
 -- holdfast: role operator

@@ -1,4 +1,5 @@
--- Intervals count from the creation of the schedule.
+-- Find the ticks of a schedule: the next one after a time, and the last one before it. Intervals count
+-- from the creation of the schedule.
 create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
 returns timestamptz
 language sql stable
