@@ -65,6 +65,9 @@
 -- A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote() reads
 -- from there.
 --
+-- The parts are in writers.sql, move_heads.sql, lockers.sql and due_from.sql. check_heads.sql
+-- repairs what a broken promise left.
+--
 -- The body is long on purpose: its steps share the proof, and their order is the proof.
 -- holdfast: role worker
 create or replace function holdfast.advance()
