@@ -47,7 +47,7 @@ begin
       case
         when ends_at > now_at
           then format(
-          'If it sends none, another worker gets the job in %s.', holdfast.span_in_words(ends_at - now_at))
+          'If none comes, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
         else format('Its lease ended %s ago, and %s.', holdfast.span_in_words(now_at - ends_at),
           case
             when look_at is null or look_at < now_at - interval '1 minute'

@@ -155,7 +155,7 @@ declare
 begin
   perform holdfast.refuse_value('setting', refuse_setting.name, case
     when refuse_setting.name ~ '^paused?(_at)?$'
-      then 'is not a setting; call holdfast.pause(queue) or holdfast.resume(queue)'
+      then 'is not a setting; holdfast.pause(queue) and resume(queue) do that'
     when near is not null then format('is not known; did you mean %s?', near)
     else format('is not known; there are %s', array_to_string(names, ', '))
   end);
