@@ -10,7 +10,7 @@ MANY = 100_000
 BATCH = 500
 
 # Of a batch of 500, and of an advance beside it. Caught: without `run_at >= due_from` in promote.sql (twice),
-# or in due_from() of advance.sql.
+# or in due_from.sql.
 PROMOTE = {"job_due": 1501, "job_pkey": 2500, "job_pending": 0, "state_pkey": 0}
 ADVANCE = {"job_due": 1, "job_pending": 1}
 

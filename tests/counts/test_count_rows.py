@@ -20,12 +20,12 @@ MANY = 200_000
 BATCH = 500
 
 # Of a batch of 500. Caught by a claim: claim.sql without `seq >= head`, or without `limit l.share`; advance()
-# without its call of advance_eagerly.
+# without its call of advance_eager_heads.
 CLAIM = {"job_pending": 501, "lane_pkey": 2}
 # A job has two entries: as it waited, and as it is held. Caught: a second look by id in finish.sql, be it to
 # lock beforehand or without `j.ctid = r.place`; a look at the lane for each job.
 FINISH = {"job_pkey": 1000, "lane_pkey": 2}
-# Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in take_in_late.
+# Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in include_late_jobs.
 ADVANCE = {"job_pending": 1, "job_due": 0}
 # Caught: looking at tombstones for five minutes.
 RECOVER = {"job_held": 0, "job_pkey": 0, "worker_pkey": 63, "worker": 63}

@@ -277,7 +277,7 @@ def test_lost_and_silent_workers_are_found(sql, found):
     worker = sql.value("register", name="web-1", host="ship", pid=42)
     assert found("workers") == []
     with later(sql, 20):
-        assert "web-1 (host ship, pid 42) has not been heard of for 20 s" in one(found("workers")).finding
+        assert "web-1 (host ship, pid 42) has sent no heartbeat for 20 s" in one(found("workers")).finding
     sql.lose(worker)
     assert one(found("workers")).finding.startswith("1 worker was lost in the last hour")
 

@@ -120,7 +120,7 @@ def test_a_scheduled_job_that_nobody_makes_pending_waits_too(sql, clock, worker,
     clock.advance(hours=1, minutes=2)
     status, message = health()
     assert status == "WARNING"
-    assert message.startswith("no job waits: a scheduled job is due for 2 min")
+    assert message.startswith("no job waits: a scheduled job has been due for 2 min")
 
 
 def test_every_queue_that_was_used_or_set_up_is_judged(sql, worker):
@@ -145,5 +145,5 @@ def test_a_queue_that_nobody_knows_is_refused(sql, refused):
 def test_durations_are_said_in_two_units(sql):
     said = {"0": "0 s", "59.9 s": "59 s", "90 s": "1 min 30 s", "2 hours": "2 h", "26 hours": "1 d 2 h"}
     for duration, words in said.items():
-        assert sql.value("lasting", duration=duration) == words
-    assert sql.value("lasting", duration=None) is None
+        assert sql.value("seconds_in_words", duration=duration) == words
+    assert sql.value("seconds_in_words", duration=None) is None

@@ -64,7 +64,7 @@ def test_a_worker_declared_lost_is_refused_everywhere(sql, worker, refused):
             sql.rows(function, worker=worker, **arguments)
         assert error.detail == {"worker": str(worker)}
         assert "declared lost" in error.message
-        assert "Register anew" in error.hint
+        assert "Register again" in error.hint
     assert sql.rows("list_workers")[0].status == "lost"
 
 

@@ -108,7 +108,7 @@ comment on function holdfast.refuse_payload(uuid, jsonb, integer) is
   'Raise the error for a payload whose JSON text is over the limit.';
 
 -- Headers travel with every claim, in addition to the payload. Some names are reserved:
--- `resumes` (revive, disown), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
+-- `resumes` (replay_dead, take_back), `schedule` and `tick` (enqueue_tick). There is no SET clause, so
 -- that PostgreSQL inlines the function.
 create or replace function holdfast.are_headers(headers jsonb)
 returns boolean
@@ -133,7 +133,7 @@ begin
   elsif octet_length(headers::text) > 8192 then
     perform holdfast.refuse_value(
       'headers', octet_length(headers::text) || ' bytes',
-        'may have 8192 bytes: put the rest into the payload');
+      'may have 8192 bytes: put the rest into the payload');
   end if;
   perform holdfast.refuse_value('headers', format('"%s"', k), 'this name is the queue''s own; take another')
   from jsonb_object_keys(headers) k
@@ -212,3 +212,16 @@ begin
 end
 $$;
 comment on function holdfast.check_isolation(text) is 'Refuse every isolation level except read committed.';
+
+create or replace function holdfast.check_amount(amount integer)
+returns void
+language plpgsql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+begin
+  if amount < 1 then
+    perform holdfast.refuse_value('amount', amount::text, 'must be at least 1; leave it out for all');
+  end if;
+end
+$$;
+comment on function holdfast.check_amount(integer) is 'Refuse an amount below 1; null means all.';

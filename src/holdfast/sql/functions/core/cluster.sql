@@ -50,7 +50,7 @@ as $$
 begin
   return concat_ws('/',
     (select c.system_identifier from pg_control_system() c),
-      left(pg_walfile_name(pg_current_wal_insert_lsn()), 8));
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8));
 exception when insufficient_privilege then
   return null;
 end
@@ -198,7 +198,7 @@ as $$
     when shift = 0 then seen
     else format(
       '%s:%s:%s', holdfast.shifted(pg_snapshot_xmin(seen), shift),
-        holdfast.shifted(pg_snapshot_xmax(seen), shift),
+      holdfast.shifted(pg_snapshot_xmax(seen), shift),
       (select string_agg(holdfast.shifted(x, shift)::text, ',' order by x) from pg_snapshot_xip(seen) x)
     )::pg_snapshot
   end

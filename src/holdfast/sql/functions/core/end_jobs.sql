@@ -32,7 +32,7 @@ begin
     insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
     select
       now_at, end_jobs.outcome, array_agg(c.lane_id), array_agg(4095), array_agg(c.jobs), array_agg(0),
-        array_agg(0)
+      array_agg(0)
     from (select e.lane_id, count(*) as jobs from ended e group by 1) c
     having count(*) > 0
   ),
@@ -43,8 +43,7 @@ begin
     )
     select
       e.id, e.queue, e.priority, e.task, e.payload, e.headers, e.attempt, e.max_attempts, e.worker_id,
-        e.its_lease,
-      e.error, e.run_at, e.created_at, e.claimed_at, e.started_at, now_at, e.duration
+      e.its_lease, e.error, e.run_at, e.created_at, e.claimed_at, e.started_at, now_at, e.duration
     from ended e
     where end_jobs.outcome = 'dead'
     on conflict (id) do update set
@@ -62,7 +61,7 @@ begin
     )
     select
       e.id, e.queue, e.priority, e.task, e.payload, e.headers, 'cancelled', e.attempt, e.max_attempts,
-        e.worker_id,
+      e.worker_id,
       e.its_lease, e.error, e.run_at, e.created_at, e.claimed_at, e.started_at, now_at, e.duration
     from ended e
     where end_jobs.outcome = 'cancelled'
@@ -88,7 +87,7 @@ begin
   return array(
     select jsonb_strip_nulls(jsonb_build_object(
       'error', left(coalesce(e.error, j.last_error), 1000), 'progress', x.progress, 'stage', x.stage, 'step',
-        x.step))
+      x.step))
     from unnest(ids, errors) with ordinality e (id, error, n)
     left join lateral (select j.last_error from holdfast.live j where j.id = e.id offset 0) j on true
     left join lateral (select x.* from holdfast.running x where x.job_id = e.id offset 0) x on true

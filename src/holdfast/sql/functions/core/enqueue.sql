@@ -41,7 +41,7 @@ begin
   end if;
   if enqueue.max_attempts is not null then
     perform holdfast.check_max_attempts(enqueue.max_attempts);
-  elsif enqueue.declared_attempts is not null and not holdfast.is_operated(enqueue.task) then
+  elsif enqueue.declared_attempts is not null and not holdfast.has_operator_policy(enqueue.task) then
     perform holdfast.check_max_attempts(enqueue.declared_attempts);
     attempts := enqueue.declared_attempts;
   end if;
@@ -74,7 +74,7 @@ begin
     insert into holdfast.live (id, lane_id, task, payload, headers, max_attempts, run_at, created_at)
     select
       job_id, l.id, enqueue.task, enqueue.payload, enqueue.headers, coalesce(attempts, l.max_attempts),
-        due_at, now_at
+      due_at, now_at
     from holdfast.lane l
     where l.queue = enqueue.queue
       and l.task = enqueue.task
@@ -190,8 +190,7 @@ begin
         then holdfast.due_time(u.run_at, u.delay, now_at) end as due_at
     from unnest(
       tasks, payloads, queues, priorities, run_ats, delays, enqueue_many.max_attempts, ids,
-        enqueue_many.headers,
-      enqueue_many.declared_attempts
+      enqueue_many.headers, enqueue_many.declared_attempts
     ) with ordinality u (
       task, payload, queue, priority, run_at, delay, max_attempts, id, headers, declared_attempts, n)
   ),
@@ -201,7 +200,7 @@ begin
       g.queue, g.priority, g.task,
       holdfast.lane(g.queue, g.priority, g.task) as lane_id,
       holdfast.max_attempts(g.task, g.queue) as max_attempts,
-      g.declares and holdfast.is_operated(g.task) as operated
+      g.declares and holdfast.has_operator_policy(g.task) as operated
     from (
       select queue, priority, task, bool_or(declared_attempts is not null) as declares
       from given
@@ -228,7 +227,7 @@ begin
     select
       g.id, p.lane_id, g.task, g.payload, g.headers,
       coalesce(g.max_attempts, case when not p.operated then g.declared_attempts end, p.max_attempts),
-        g.due_at, now_at
+      g.due_at, now_at
     from given g
     join placed p on p.queue = g.queue and p.priority = g.priority and p.task = g.task
     where g.given_id is null or g.n in (select f.n from fresh f)
@@ -248,72 +247,3 @@ select holdfast.replace_function(
   'jsonb[])',
   'holdfast.enqueue_many(text[], jsonb[], text[], integer[], timestamptz[], interval[], integer[], uuid[], '
   'jsonb[], integer[])');
-
--- Record an id that a caller supplied. Return true if it is new, and false if it was used for
--- the same task and payload. Raise an error if it was used for another job.
---
--- A second transaction with the same id waits here until the first has ended.
---
--- An id that a tenant may not see is always refused in the same way. So the tenant cannot guess
--- the task or the payload of its job, and cannot take it over.
-create or replace function holdfast.use_id(id uuid, task text, payload jsonb, now_at timestamptz, queue text)
-returns boolean
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  -- Half a SHA-256 instead of MD5, which a server in FIPS mode does not have.
-  hash uuid := encode(substr(sha256(convert_to(use_id.payload::text, 'UTF8')), 1, 16), 'hex')::uuid;
-  used holdfast.used_id;
-  bound constant boolean := not holdfast.unrestricted();
-begin
-  if bound and exists (select from holdfast.lives_of(use_id.id) l where not holdfast.in_reach(l.queue)) then
-    perform holdfast.refuse_id(use_id.id);
-  end if;
-  loop
-    insert into holdfast.used_id (id, task, payload_hash, used_at, queue)
-    values (use_id.id, use_id.task, hash, use_id.now_at, use_id.queue)
-    on conflict (id) do nothing;
-    if found then
-      return true;
-    end if;
-    select u.* into used from holdfast.used_id u where u.id = use_id.id;
-    exit when found; -- otherwise the id was forgotten just now
-  end loop;
-  -- Its job may be past its retention, or have been enqueued while this waited for it.
-  if bound and used.queue is not null and not holdfast.in_reach(used.queue) then
-    perform holdfast.refuse_id(use_id.id);
-  end if;
-  if used.task = use_id.task and used.payload_hash = hash then
-    return false;
-  end if;
-  raise exception using
-    errcode = 'HF007',
-    message = format(
-      'id %s is already used for another %s', use_id.id, case when used.task = use_id.task then 'payload'
-      else 'task' end),
-    detail = jsonb_build_object(
-      'id', use_id.id,
-      'field', case when used.task = use_id.task then 'payload' else 'task' end),
-    hint = 'Use a new id for a new job; the same id is only for repeating the same call.';
-end
-$$;
-comment on function holdfast.use_id(uuid, text, jsonb, timestamptz, text) is
-  'Record an id that a caller supplied. Returns false if the same job has it already.';
-
-create or replace function holdfast.refuse_id(id uuid)
-returns void
-language plpgsql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  raise exception using
-    errcode = 'HF007',
-    message = format('id %s cannot be used', refuse_id.id),
-    detail = jsonb_build_object('id', refuse_id.id, 'field', 'id'),
-    hint = 'Use a new id for a new job.';
-end
-$$;
-comment on function holdfast.refuse_id(uuid) is
-  'Raise the error for an id that the caller may not use, without a word about its job.';

@@ -160,7 +160,7 @@ begin
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
       returning
         j.id, j.task, j.payload, j.headers, j.attempt, j.max_attempts, j.worker_id, j.lease, j.run_at,
-          j.created_at, j.claimed_at,
+        j.created_at, j.claimed_at,
         coalesce(r.outcome, 'completed') as outcome, r.result, coalesce(r.error, j.last_error) as last_error,
         array_position(lanes.ids, j.lane_id) as lane,
         -- Not before the claim and not after now: the worker measured by its own clock.
@@ -178,12 +178,11 @@ begin
     kept as (
       insert into holdfast.finished (
         id, queue, priority, task, payload, headers, state, attempt, max_attempts, worker_id, lease, result,
-          last_error,
-        run_at, created_at, claimed_at, started_at, finished_at, duration
+        last_error, run_at, created_at, claimed_at, started_at, finished_at, duration
       )
       select
         g.id, lanes.queues[g.lane], lanes.priorities[g.lane], g.task, g.payload, g.headers, g.outcome,
-          g.attempt, g.max_attempts,
+        g.attempt, g.max_attempts,
         g.worker_id, g.lease, g.result, g.last_error, g.run_at, g.created_at, g.claimed_at,
         g.started_at, now_at, now_at - g.started_at
       from gone g
@@ -193,12 +192,12 @@ begin
       insert into holdfast.stat_delta (at, outcome, lanes, buckets, jobs, wait_seconds, run_seconds)
       select
         now_at, c.outcome, array_agg(lanes.ids[c.lane]), array_agg(c.bucket), array_agg(c.jobs),
-          array_agg(c.waited), array_agg(c.ran)
+        array_agg(c.waited), array_agg(c.ran)
       from (
         select
           g.lane, g.outcome,
-            holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket,
-            count(*) as jobs,
+          holdfast.stat_bucket(g.waited, date_part('epoch', now_at - g.started_at)) as bucket,
+          count(*) as jobs,
           sum(greatest(g.waited, 0)) as waited, sum(date_part('epoch', now_at - g.started_at)) as ran
         from gone g
         group by 1, 2, 3
@@ -265,7 +264,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.log_events(
     array_agg(f.id), array_agg(f.queue), array_agg(f.task), array_agg(f.attempt),
-      array_agg('job.' || f.state),
+    array_agg('job.' || f.state),
     array_agg(
       case when f.state = 'cancelled'
       then jsonb_strip_nulls(jsonb_build_object('reason', left(f.last_error, 1000))) end),
@@ -285,41 +284,3 @@ as $$
 $$;
 comment on function holdfast.log_ends(uuid[], uuid[], text[], uuid[], timestamptz) is
   'Write the events of jobs that were just completed or cancelled.';
-
-create or replace function holdfast.check_reports(ids uuid[], leases uuid[], outcomes text[])
-returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  odd text;
-begin
-  if cardinality(ids) is distinct from cardinality(leases)
-    or cardinality(ids) <> coalesce(cardinality(outcomes), cardinality(ids)) then
-    perform holdfast.refuse_value(
-      'leases', cardinality(leases)::text, 'ids, leases and outcomes must be of one length');
-  end if;
-  if not coalesce(
-    array_remove(outcomes, null) <@ '{completed,cancelled,failed,snoozed,released,interrupted}', true) then
-    select o into odd from unnest(outcomes) o
-    where o <> all('{completed,cancelled,failed,snoozed,released,interrupted}') limit 1;
-    perform holdfast.refuse_value(
-      'outcomes', odd, 'must be one of completed, cancelled, failed, snoozed, released, interrupted');
-  end if;
-end
-$$;
-comment on function holdfast.check_reports(uuid[], uuid[], text[]) is
-  'Refuse reports with unknown outcomes or arrays of different lengths.';
-
-create or replace function holdfast.refuse_doubles(ids uuid[])
-returns void
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if cardinality(ids) > 1 and (select count(distinct i) < count(i) from unnest(ids) i) then
-    perform holdfast.refuse_value('ids', cardinality(ids)::text, 'a job may be reported only once in a call');
-  end if;
-end
-$$;
-comment on function holdfast.refuse_doubles(uuid[]) is 'Refuse reports that name a job twice.';

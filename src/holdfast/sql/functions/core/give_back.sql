@@ -40,7 +40,7 @@ begin
   where r.verb in ('dead', 'cancelled')
   group by r.verb
   order by r.verb desc;
-  perform holdfast.put_back(
+  perform holdfast.return_jobs(
     array_agg(r.id), array_agg(r.error), case r.verb when 'released' then array_agg(r.id) else '{}' end,
     case r.verb when 'interrupted' then 1 end, now_at)
   from unnest(returned) r
@@ -161,7 +161,7 @@ comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamp
 -- Move held jobs back into a lane of `kind` beside their own, to new places in their old order.
 -- Without a kind, suspects stay suspects: they had not started, so nothing has cleared them.
 -- Jobs in `refunded` get the attempt of this claim back.
-create or replace function holdfast.put_back(
+create or replace function holdfast.return_jobs(
   ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -181,10 +181,10 @@ begin
   -- for each job.
   select
     array_agg(d.lane_id) as old,
-    array_agg(holdfast.sibling(
+    array_agg(holdfast.lane_of_kind(
       d.lane_id,
-        coalesce(
-        put_back.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
+      coalesce(
+        return_jobs.kind, (select greatest(l.kind, 1) from holdfast.lane l where l.id = d.lane_id)))) as new
   into lanes
   from (select distinct j.lane_id from holdfast.live j where j.id = any(ids)) d;
   update holdfast.live j
@@ -215,5 +215,5 @@ begin
   perform holdfast.wake_lanes(lanes.new);
 end
 $$;
-comment on function holdfast.put_back(uuid[], text[], uuid[], integer, timestamptz) is
+comment on function holdfast.return_jobs(uuid[], text[], uuid[], integer, timestamptz) is
   'Make held jobs pending again, ahead of fresh ones and in their old order.';

@@ -1,4 +1,3 @@
--- holdfast: after replace
 -- Find the lane of a queue, priority, task and kind, or make it.
 --
 -- There is no unique key and no lock. If two open transactions are both the first to use a
@@ -6,7 +5,7 @@
 -- while and no transaction can still use it: see retire.sql.
 --
 -- The number of lanes of a queue is limited, since a claim looks into each lane that has work.
--- Existing jobs always get a lane: see sibling().
+-- Existing jobs always get a lane: see lane_of_kind().
 -- holdfast: role producer
 create or replace function holdfast.lane(queue text, priority integer, task text, kind integer default 0)
 returns integer
@@ -86,8 +85,8 @@ begin
       detail = jsonb_build_object('queue', check_lanes.queue, 'lanes', lanes, 'limit', lane_limit),
       hint = format(
         'Each task and each priority takes a lane: put what differs from job to job into the payload. '
-        'Lanes are removed when they have been empty for some minutes. Or raise the limit: holdfast queue '
-        'configure %s lane_limit=%s',
+        'Lanes are removed when they have been empty for about a quarter of an hour. Or raise the limit: '
+        'holdfast queue configure %s lane_limit=%s',
         check_lanes.queue, 2 * lane_limit::bigint);
   end if;
 end
@@ -99,7 +98,7 @@ comment on function holdfast.check_lanes(text, integer, text) is
 --
 -- Such jobs exist already, so the limit of lanes does not apply: one full queue would
 -- otherwise stop promote() for all queues.
-create or replace function holdfast.sibling(lane_id integer, kind integer)
+create or replace function holdfast.lane_of_kind(lane_id integer, kind integer)
 returns integer
 language sql volatile
 set search_path = pg_catalog, pg_temp
@@ -111,15 +110,15 @@ as $$
       where o.queue = l.queue
         and o.task = l.task
         and o.priority = l.priority
-        and o.kind = sibling.kind
+        and o.kind = lane_of_kind.kind
         and not exists (select from holdfast.retired_lane r where r.lane_id = o.id)
       order by o.id
       limit 1),
-    holdfast.make_lane(l.queue, l.priority, l.task, sibling.kind))
+    holdfast.make_lane(l.queue, l.priority, l.task, lane_of_kind.kind))
   from holdfast.lane l
-  where l.id = sibling.lane_id
+  where l.id = lane_of_kind.lane_id
 $$;
-comment on function holdfast.sibling(integer, integer) is
+comment on function holdfast.lane_of_kind(integer, integer) is
   'Return the fresh, returned or suspect lane beside a lane.';
 
 -- Return what a bulk COPY into holdfast.job must know, once for each queue, priority and task,
@@ -149,7 +148,8 @@ as $$
   select
     holdfast.lane(p.queue, p.priority, p.task),
     case
-      when p.declared is null or holdfast.is_operated(p.task) then holdfast.max_attempts(p.task, p.queue)
+      when p.declared is null or holdfast.has_operator_policy(p.task)
+        then holdfast.max_attempts(p.task, p.queue)
       else p.declared
     end,
     c.may_copy,
@@ -160,5 +160,5 @@ as $$
   order by p.n
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
-  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane, the default'
-  ' of max_attempts, and the limit of payloads.';
+  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane, the default '
+  'of max_attempts, and the limit of payloads.';

@@ -16,8 +16,8 @@ as $$
   end
 $$;
 comment on function holdfast.channel(text) is
-  'Return the channel to LISTEN on for a queue, or for all queues (*). The payload of a notification is the'
-  ' name of a queue, or empty if a schedule has changed.';
+  'Return the channel to LISTEN on for a queue, or for all queues (*). The payload of a notification is the '
+  'name of a queue, or empty if a schedule has changed.';
 
 -- Workers that sleep and want to be woken, except those that are silent for their lease time
 -- but not yet declared lost.

@@ -38,7 +38,7 @@ comment on function holdfast.is_owner(name) is
 
 -- An owner reads the tables themselves, and a worker claims from any queue, so neither can be
 -- restricted.
-create or replace function holdfast.is_bound(role name)
+create or replace function holdfast.is_restricted(role name)
 returns boolean
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -46,12 +46,12 @@ as $$
   select
     exists (
       select from holdfast.access a join pg_roles r on r.oid = a.role_id
-        where pg_has_role(is_bound.role, r.oid, 'member')
+        where pg_has_role(is_restricted.role, r.oid, 'member')
     )
-    and not holdfast.is_owner(is_bound.role)
-    and not holdfast.acts_as(is_bound.role, 'holdfast_worker')
+    and not holdfast.is_owner(is_restricted.role)
+    and not holdfast.acts_as(is_restricted.role, 'holdfast_worker')
 $$;
-comment on function holdfast.is_bound(name) is 'Return whether a role is restricted to some queues.';
+comment on function holdfast.is_restricted(name) is 'Return whether a role is restricted to some queues.';
 
 -- holdfast: role viewer
 create or replace function holdfast.unrestricted()
@@ -63,7 +63,7 @@ begin
   if not exists (select from holdfast.access) then
     return true; -- the usual case
   end if;
-  return not holdfast.is_bound(session_user) and not holdfast.is_bound(holdfast.caller());
+  return not holdfast.is_restricted(session_user) and not holdfast.is_restricted(holdfast.caller());
 end
 $$;
 comment on function holdfast.unrestricted() is 'Return whether the caller may use every queue.';
@@ -77,7 +77,7 @@ language sql stable security definer cost 1
 set search_path = pg_catalog, pg_temp
 as $$
   select bool_and(
-    not holdfast.is_bound(who.role)
+    not holdfast.is_restricted(who.role)
     or exists (
       select
       from holdfast.access a
@@ -133,7 +133,8 @@ begin
   if not holdfast.unrestricted() then
     raise exception using
       errcode = 'insufficient_privilege',
-      message = format('role %s is kept to some queues, and %s counts for all', holdfast.caller(), what),
+      message = format(
+        'role %s is restricted to some queues, and %s applies to all', holdfast.caller(), what),
       hint = 'Ask an operator who may use every queue.';
   end if;
 end
@@ -154,7 +155,7 @@ begin
   return array(
     select i
     from unnest(jobs_in_reach.ids) i
-    where (select bool_and(holdfast.in_reach(f.queue)) from holdfast.lives_of(i) f));
+    where (select bool_and(holdfast.in_reach(f.queue)) from holdfast.jobs_with_id(i) f));
 end
 $$;
 comment on function holdfast.jobs_in_reach(uuid[]) is
@@ -177,20 +178,20 @@ comment on function holdfast.check_job(uuid) is
 
 -- An id may be used again after its job has ended. Rows that are kept by id alone, such as
 -- errors and events, do not say to which job they belong.
-create or replace function holdfast.lives_of(id uuid)
+create or replace function holdfast.jobs_with_id(id uuid)
 returns table (queue text, payload jsonb, at timestamptz)
 language sql stable
 set search_path = pg_catalog, pg_temp
 as $$
   select l.queue, j.payload, 'infinity'::timestamptz
   from holdfast.live j join holdfast.lane l on l.id = j.lane_id
-  where j.id = lives_of.id
+  where j.id = jobs_with_id.id
   union all
-  select f.queue, f.payload, f.finished_at from holdfast.finished f where f.id = lives_of.id
+  select f.queue, f.payload, f.finished_at from holdfast.finished f where f.id = jobs_with_id.id
   union all
-  select d.queue, d.payload, d.died_at from holdfast.dead_letter d where d.id = lives_of.id
+  select d.queue, d.payload, d.died_at from holdfast.dead_letter d where d.id = jobs_with_id.id
 $$;
-comment on function holdfast.lives_of(uuid) is
+comment on function holdfast.jobs_with_id(uuid) is
   'Return the queues and payloads of all jobs under this id that are kept.';
 
 -- Return the queue of the latest job, and the payloads of all: none of them may be shown.
@@ -202,7 +203,7 @@ as $$
   select
     (array_agg(f.queue order by f.at desc))[1],
     case when count(*) = 1 then (array_agg(f.payload))[1] else jsonb_agg(f.payload order by f.at desc) end
-  from holdfast.lives_of(found_job.id) f
+  from holdfast.jobs_with_id(found_job.id) f
   having count(*) > 0
 $$;
 comment on function holdfast.found_job(uuid) is

@@ -1,5 +1,5 @@
--- Call this after the new signature was created. Rights that were granted by hand on the old
--- one go to the new one.
+-- Remove an earlier signature of a function. Call this after the new signature was created.
+-- Rights that were granted by hand on the old one go to the new one.
 create or replace function holdfast.replace_function(earlier text, later text)
 returns void
 language plpgsql volatile

@@ -144,7 +144,7 @@ comment on function holdfast.complete(uuid, uuid, jsonb) is
 -- holdfast: role worker
 create or replace function holdfast.fail(
   id uuid, lease uuid, error text, retry boolean default true, retry_in interval default null,
-    traceback text default null)
+  traceback text default null)
 returns void
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp

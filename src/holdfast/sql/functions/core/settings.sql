@@ -1,4 +1,5 @@
--- The setting that applies is the queue's own, otherwise the default's.
+-- Return the setting that applies: the queue's own, otherwise the default's.
+
 create or replace function holdfast.payload_limit(queue text)
 returns integer
 language plpgsql stable

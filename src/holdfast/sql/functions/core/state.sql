@@ -1,4 +1,4 @@
--- The states, for people and for queries.
+-- Describe the states, for people and for queries.
 -- holdfast: role producer worker viewer
 create or replace function holdfast.is_terminal(state text)
 returns boolean

@@ -1,4 +1,3 @@
--- holdfast: after report
 -- Resumable jobs: steps that run once, and a checkpoint for loops. Both are written under the
 -- lease and outlive the attempt. A replay finds them too.
 
@@ -120,7 +119,7 @@ begin
   if jsonb_typeof(state) is distinct from 'object' or octet_length(state::text) > 32768 then
     perform holdfast.refuse_value(
       'state', coalesce(octet_length(state::text) || ' bytes', 'null'),
-        'a checkpoint must be an object of at most 32768 bytes');
+      'a checkpoint must be an object of at most 32768 bytes');
   end if;
   perform holdfast.check_json('state', state);
 end

@@ -1,3 +1,5 @@
+-- Decide whether a worker may take a suspect: it runs one at a time until that one is cleared.
+
 create or replace function holdfast.start_suspect(
   worker uuid, lease uuid, lanes integer[], now_at timestamptz)
 returns void

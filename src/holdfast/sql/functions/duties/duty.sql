@@ -1,5 +1,4 @@
--- holdfast: after words
--- How one session at a time does a duty, and what is recorded of it.
+-- Let one session at a time do a duty, and record when it ended and whether it failed.
 --
 -- Each duty has an empty table of its own. The session that does the duty holds a lock on that
 -- table until its transaction ends. Only the owner has rights on these tables, so no other role
@@ -143,7 +142,7 @@ as $$
   from (
     select
       substr(c.relname, 6) as duty, k.pid, a.application_name as application, a.usename::text as role,
-        a.state,
+      a.state,
       coalesce(
         a.xact_start,
         case when k.pid is null then (
@@ -165,3 +164,35 @@ as $$
 $$;
 comment on function holdfast.duty_holders(timestamptz) is
   'Return the sessions that have held a duty for more than a minute, each with a sentence and a remedy.';
+
+-- Return whether a duty rests: for the rest that it is given, and for a multiple of the time that
+-- it took, up to a maximum. Without a rest, as by hand, it does not rest.
+create or replace function holdfast.rests(
+  duty text, rest interval, times integer, most interval, now_at timestamptz)
+returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+as $$
+  select exists (
+    select
+    from holdfast.duty d
+    where d.name = rests.duty
+      and now_at between d.looks[1]
+        and d.looks[1] + greatest(rests.rest, least(times * (d.looks[1] - d.looks[2]), most))
+      and rests.rest is not null)
+$$;
+comment on function holdfast.rests(text, interval, integer, interval, timestamptz) is
+  'Return whether a duty ended so recently that it should rest: for a given time, and for a multiple of the '
+  'time that it took.';
+
+create or replace function holdfast.note_look(duty text, begun_at timestamptz)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.duty (name, looks)
+  values (note_look.duty, array[holdfast.clock(), begun_at])
+  on conflict (name) do update set looks = excluded.looks
+$$;
+comment on function holdfast.note_look(text, timestamptz) is
+  'Record when a duty began, and that it has ended.';

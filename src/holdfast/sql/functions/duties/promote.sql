@@ -82,8 +82,7 @@ end
 $$;
 comment on function holdfast.promote(integer, boolean) is
   'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers '
-  'of 0.2 rely '
-  'on, fire due schedules first, as fire() does.';
+  'of 0.2 rely on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
 -- The caller has locked these scheduled jobs. They become pending in the order given. A job that
@@ -100,7 +99,7 @@ declare
   lanes integer[];
 begin
   if (select bool_or(j.attempt >= j.max_attempts) from holdfast.live j where j.id = any(ids)) then
-    perform holdfast.bury_spent(ids, now_at);
+    perform holdfast.end_jobs_without_attempts(ids, now_at);
   end if;
   perform holdfast.check_places(ids);
   with moved as (
@@ -121,7 +120,7 @@ begin
         ) j
         join (
           select k.lane_id, k.again,
-            holdfast.sibling(k.lane_id, case when k.again then 1 else 0 end) as new_lane
+            holdfast.lane_of_kind(k.lane_id, case when k.again then 1 else 0 end) as new_lane
           from (
             select distinct j.lane_id, j.attempt > 0 as again from holdfast.live j where j.id = any(ids)) k
         ) s on s.lane_id = j.lane_id and s.again = (j.attempt > 0)
@@ -138,7 +137,7 @@ $$;
 comment on function holdfast.make_pending(uuid[], timestamptz) is
   'Make scheduled jobs pending, in the order given.';
 
-create or replace function holdfast.bury_spent(ids uuid[], now_at timestamptz)
+create or replace function holdfast.end_jobs_without_attempts(ids uuid[], now_at timestamptz)
 returns bigint
 language sql volatile
 set search_path = pg_catalog, pg_temp
@@ -147,11 +146,11 @@ as $$
     'dead',
     array_agg(j.id),
     array_agg(coalesce(j.last_error, format('all %s attempts are used up', j.max_attempts))),
-    bury_spent.now_at)
+    end_jobs_without_attempts.now_at)
   from holdfast.live j
   where j.id = any(ids)
     and j.attempt >= j.max_attempts
   having count(*) > 0
 $$;
-comment on function holdfast.bury_spent(uuid[], timestamptz) is
+comment on function holdfast.end_jobs_without_attempts(uuid[], timestamptz) is
   'Move those of these live jobs that have no attempts left to the dead letters.';

@@ -1,4 +1,3 @@
--- holdfast: after duty
 -- Remove lanes that have been empty for ten minutes.
 --
 -- A lane may be removed only when no transaction can still put a job into it. An open

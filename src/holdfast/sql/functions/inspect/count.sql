@@ -1,4 +1,4 @@
--- How many jobs there are, within milliseconds even if five million wait.
+-- Count jobs within milliseconds, even if five million wait.
 --
 -- Small numbers are counted. Large ones are estimated, and the answer says so:
 --

@@ -1,5 +1,4 @@
--- holdfast: after words
--- The checks of doctor() on rights: roles with more rights than their work needs.
+-- Check rights, for doctor(): find roles with more rights than their work needs.
 
 create or replace function holdfast.doctor_rights(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)

@@ -1,6 +1,5 @@
--- holdfast: after words
--- The checks of doctor() on our tables: everything that the migrations made exists, it is
--- maintained, and no other program writes to it.
+-- Check our tables, for doctor(): everything that the migrations made exists, it is maintained,
+-- and no other program writes to it.
 
 create or replace function holdfast.doctor_indexes(now_at timestamptz)
 returns table (severity text, finding text, remedy text, detail jsonb)
@@ -176,8 +175,8 @@ as $$
       round(100.0 * s.last_value / s.max_value)),
     case when s.data_type = 'integer'::regtype
       then 'Queues, priorities and tasks make lanes: do not put ids or times into their names.'
-      else 'Nobody reaches this by counting: it was set by hand. Ask before you set it back: heads rely on '
-           'it.'
+      else 'Jobs alone never reach such a number: somebody set it. Ask before you set it back, because heads '
+           'rely on it.'
     end,
     jsonb_build_object('sequence', s.sequencename, 'last_value', s.last_value, 'max_value', s.max_value)
   from pg_sequences s
@@ -274,8 +273,8 @@ begin
     select
       'warning',
       format('%%s has sent %%s on holdfast.job by itself %%s times.', s.sender, s.verb, sum(s.calls)),
-      'Claim, finish and cancel through the functions: to select and then to update loses races, and nobody '
-      'is told.',
+      'Claim, finish and cancel through the functions. A select with a later update loses races, and no '
+      'worker is notified.',
       jsonb_build_object('user', s.sender, 'verb', s.verb, 'calls', sum(s.calls))
     from (
       select

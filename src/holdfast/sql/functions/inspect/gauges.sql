@@ -1,4 +1,4 @@
--- Measures of the database for a monitoring system, in addition to the jobs.
+-- Measure the database for a monitoring system, in addition to the jobs.
 --
 -- Each value is read from memory or from a few rows, so it may be asked for every few seconds
 -- however many jobs wait. New gauges may be added in any release.

@@ -1,5 +1,4 @@
--- holdfast: after stat
--- The health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
+-- Judge the health of each queue: OK, WARNING or CRITICAL, with a message that says how many jobs
 -- wait, for how long, and what is wrong. The thresholds are columns of holdfast.queue. A null
 -- means the value of '*', and a null there switches the check off.
 --
@@ -78,8 +77,7 @@ begin
       select
         n.name, q.paused_at, coalesce(w.jobs, 0) as jobs, coalesce(w.estimated, false) as estimated,
         w.since, case when w.since is not null then greatest(now_at - w.since, interval '0') end as age,
-          w.due_since = w.since as overdue,
-        a.tasks as alone, now_at - a.since as alone_for,
+        w.due_since = w.since as overdue, a.tasks as alone, now_at - a.since as alone_for,
         coalesce(d.attempts, 0) as attempts, coalesce(d.failed, 0) as failed,
         d.failed / nullif(d.attempts, 0)::double precision as failures,
         (select count(*) from workers w where w.queues is null or n.name = any(w.queues))::integer as workers,
@@ -103,13 +101,14 @@ begin
       f.name, (array['OK', 'WARNING', 'CRITICAL'])[coalesce(c.level, 0) + 1],
       case
         when f.jobs = 0 then 'no job waits'
-        when f.jobs = 1 then 'one job waits, for ' || holdfast.lasting(now_at - f.since)
+        when f.jobs = 1 then 'one job waits, for ' || holdfast.seconds_in_words(now_at - f.since)
         else format(
           '%s%s jobs wait, the oldest for %s', case when f.estimated then 'about ' end, f.jobs,
-          holdfast.lasting(f.age))
+          holdfast.seconds_in_words(f.age))
       end
       || coalesce(
-        ': ' || nullif(concat_ws('; ', c.words, 'paused for ' || holdfast.lasting(now_at - f.paused_at)), ''),
+        ': ' || nullif(
+          concat_ws('; ', c.words, 'paused for ' || holdfast.seconds_in_words(now_at - f.paused_at)), ''),
         ''),
       f.jobs, f.estimated, f.since, f.age, f.attempts, f.failed, f.failures, f.workers, f.paused_at
     from facts f
@@ -124,12 +123,13 @@ begin
         select 2, case when f.age > f.age_critical and f.paused_at is null then 2 else 1 end,
           case when f.overdue
             then format(
-            'a scheduled job is due for %s and nobody makes it pending, ', holdfast.lasting(f.age))
+            'a scheduled job has been due for %s and is not pending yet, ', holdfast.seconds_in_words(f.age))
             else '' end
           || case when f.age > f.age_critical and f.paused_at is null
-            then format('longer than %s is critical', holdfast.lasting(f.age_critical))
+            then format('longer than %s is critical', holdfast.seconds_in_words(f.age_critical))
             else format(
-              'longer than %s is a warning', holdfast.lasting(least(f.age_warning, f.age_critical))) end
+              'longer than %s is a warning',
+              holdfast.seconds_in_words(least(f.age_warning, f.age_critical))) end
         where f.age > least(f.age_warning, f.age_critical)
         union all
         select 3, case when f.failures > f.failures_critical then 2 else 1 end,
@@ -148,7 +148,7 @@ begin
           || case when f.alone_for > coalesce(f.age_warning, interval '1 minute')
             then format(
               ', longer than %s without one is critical',
-              holdfast.lasting(coalesce(f.age_warning, interval '1 minute'))) else '' end
+              holdfast.seconds_in_words(coalesce(f.age_warning, interval '1 minute'))) else '' end
         where f.worker_expected and f.alone is not null and f.paused_at is null
       ) c
     ) c
@@ -180,7 +180,7 @@ begin
   end if;
   perform holdfast.refuse_value(
     'queue', check_known_queue.queue,
-    'no job was ever enqueued there and nobody serves it; known are ' || coalesce(
+    'no job was ever enqueued there and no worker serves it; known are ' || coalesce(
       (select string_agg(n.queue, ', ')
        from (
          select l.queue from holdfast.lane l where holdfast.unrestricted() or holdfast.in_reach(l.queue)
@@ -190,21 +190,3 @@ end
 $$;
 comment on function holdfast.check_known_queue(text) is
   'Refuse a queue that nobody has used, configured or serves.';
-
-create or replace function holdfast.lasting(duration interval)
-returns text
-language sql immutable
-set search_path = pg_catalog, pg_temp
-as $$
-  select case
-    when s.seconds < 60 then format('%s s', s.seconds)
-    when s.seconds < 3600
-      then format('%s min', s.seconds / 60) || coalesce(' ' || nullif(s.seconds % 60, 0) || ' s', '')
-    when s.seconds < 86400
-      then format('%s h', s.seconds / 3600) || coalesce(' ' || nullif(s.seconds % 3600 / 60, 0) || ' min', '')
-    else format('%s d', s.seconds / 86400) || coalesce(' ' || nullif(s.seconds % 86400 / 3600, 0) || ' h', '')
-  end
-  from (select greatest(floor(extract(epoch from duration)), 0)::bigint as seconds) s
-  where duration is not null
-$$;
-comment on function holdfast.lasting(interval) is 'Return a duration in words, such as 14 min 3 s.';

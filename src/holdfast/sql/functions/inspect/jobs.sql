@@ -1,4 +1,4 @@
--- holdfast: after mask
+-- holdfast: after mask, reach
 -- Finished and dead jobs with one set of columns.
 create or replace view holdfast.ended_job as
 select
@@ -37,8 +37,7 @@ union all
 select
   d.id, d.queue, d.task, d.payload, d.priority::integer, 'dead', d.attempt, d.max_attempts,
   coalesce(d.run_at, d.created_at), d.created_at, d.claimed_at, d.started_at, d.died_at, d.died_at,
-    d.duration,
-  d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
+  d.duration, d.worker_id, w.name, null, null, null, null, null, d.last_error, null, d.headers,
   null, null, coalesce(c.events, 0)
 from holdfast.dead_letter d
 left join holdfast.worker w on w.id = d.worker_id
@@ -89,10 +88,9 @@ where j.state = 'pending'
 union all
 select
   j.id, l.queue, j.task, j.payload, l.priority::integer, 'scheduled', j.attempt, j.max_attempts, j.run_at,
-    j.created_at,
+  j.created_at,
   j.claimed_at, null, null, greatest(j.changed_at, j.created_at), null, null, null, null, null, null, null,
-    null,
-  j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
+  null, j.last_error, j.cancel_requested_at, j.headers, null, null, coalesce(c.events, 0)
 from holdfast.live j
 join holdfast.lane l on l.id = j.lane_id
 left join holdfast.event_count c on c.job_id = j.id
@@ -103,8 +101,7 @@ select
     else 'running' end,
   j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at, null,
   greatest(j.changed_at, r.changed_at, j.created_at), null, j.worker_id, w.name, j.lease, r.progress::integer,
-    r.stage,
-  r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
+  r.stage, r.message, null, j.last_error, j.cancel_requested_at, j.headers, r.step,
   -- The estimate if the job continues at its speed so far. It is not a function: a reader of a view
   -- needs the rights on its functions.
   case when r.progress between 1 and 100 then
@@ -139,9 +136,9 @@ begin
       j.id, l.queue, j.task, j.payload, l.priority::integer, case when r.job_id is null then j.state
         else 'running' end,
       j.attempt, j.max_attempts, coalesce(j.run_at, j.created_at), j.created_at, j.claimed_at, r.started_at,
-        null::timestamptz,
+      null::timestamptz,
       greatest(j.changed_at, r.changed_at, j.created_at), null::interval, j.worker_id, w.name, j.lease,
-        r.progress::integer,
+      r.progress::integer,
       r.stage, r.message, null::jsonb, j.last_error, j.cancel_requested_at, j.headers, r.step,
       case when r.progress between 1 and 100 then
         greatest((r.changed_at - r.started_at) * (100 - r.progress) / r.progress, interval '0')
@@ -203,8 +200,8 @@ select
 from holdfast.every_job j
 where (select holdfast.unrestricted()) or j.queue = any((select holdfast.queues_in_reach())::text[]);
 comment on view holdfast.jobs is
-  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state.'
-  ' Secrets and redacted keys are masked.';
+  'Every live, finished and dead job that the caller may see, with one set of columns and a readable state. '
+  'Secrets and redacted keys are masked.';
 
 -- Convert a row of the one view to a row of the other, for functions that read the first and
 -- mask only what they return.
@@ -228,75 +225,3 @@ begin
 end
 $$;
 comment on function holdfast.job_as_seen(holdfast.every_job) is 'Return a job as the caller may see it.';
-
--- One job with the errors of its attempts, for people.
--- holdfast: role viewer
-create or replace function holdfast.job_errors(id uuid)
-returns table (attempt integer, failed_at timestamptz, worker uuid, error text, traceback text)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select
-    e.attempt, e.failed_at, e.worker_id,
-    holdfast.text_as_seen(e.error, j.queue, j.payload, s.in_full),
-    -- An error quotes values that the handler had.
-    case when s.in_full or (holdfast.redaction(j.queue)).visible then
-      holdfast.text_as_seen(e.traceback, j.queue, j.payload, s.in_full)
-    end
-  from holdfast.attempt_error e
-  left join holdfast.found_job(job_errors.id) j on true
-  cross join (select holdfast.sees_payloads() as in_full offset 0) s
-  where e.job_id = job_errors.id
-    and job_errors.id = any(holdfast.jobs_in_reach(array[job_errors.id]))
-  order by e.failed_at
-$$;
-comment on function holdfast.job_errors(uuid) is 'Return the error of each attempt of a job, oldest first.';
-
--- holdfast: role producer viewer
-create or replace function holdfast.job(id uuid)
-returns setof holdfast.jobs
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
-as $$
-  select holdfast.job_as_seen(j::holdfast.every_job)
-  from (
-    select l.* from holdfast.live_jobs(array[job.id]) l
-    union all
-    select e.* from holdfast.ended_job e where e.id = job.id
-  ) j
-  where (select holdfast.unrestricted()) or holdfast.in_reach(j.queue)
-  order by j.created_at desc
-  limit 1
-$$;
-comment on function holdfast.job(uuid) is 'Return one job by its id.';
-
--- holdfast: role worker viewer
-create or replace function holdfast.list_workers()
-returns table (
-  id uuid, name text, host text, pid integer, queues text[], tasks text[], status text, holds bigint,
-  started_at timestamptz, heartbeat_at timestamptz, recovered integer)
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select
-    w.id, w.name, w.host, w.pid, w.queues, w.tasks,
-    case
-      when w.lost_at is not null then 'lost'
-      when w.left_at is not null then 'left'
-      -- As health() and why() see it. A worker is `lost` once its jobs were taken back.
-      when w.heartbeat_at + w.lease_time <= (select holdfast.clock()) then 'silent'
-      when exists (select from holdfast.live j where j.worker_id = w.id and j.state = 'claimed') then 'busy'
-      else 'idle'
-    end,
-    (select count(*) from holdfast.live j where j.worker_id = w.id and j.state = 'claimed'),
-    w.started_at, w.heartbeat_at, w.recovered
-  from holdfast.worker w
-  where (select holdfast.unrestricted())
-    or w.queues is null
-    or exists (select from unnest(w.queues) q where holdfast.in_reach(q))
-  order by w.started_at desc
-$$;
-comment on function holdfast.list_workers() is
-  'List the workers of the last day, what they serve and hold, and when they were last heard from.';

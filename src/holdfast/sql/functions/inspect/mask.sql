@@ -1,4 +1,3 @@
--- holdfast: after reach
 -- Decide how much of payloads, results and errors each role sees. Nothing else decides this.
 --
 --   a Secret         {"$secret": …} is ***** to everybody, and so is its value in other texts

@@ -1,4 +1,3 @@
--- holdfast: after stat
 -- Return for each queue, or each task of each queue, what is there now, and what was done in the
 -- last hour and the last day.
 --
@@ -56,44 +55,41 @@ begin
         s.span, s.queue, case when by_task then s.task else '' end as task,
         sum(s.completed)::bigint as completed, sum(s.failed)::bigint as failed, sum(s.dead)::bigint as dead,
         sum(s.cancelled)::bigint as cancelled, sum(s.wait_seconds) as wait_seconds,
-          sum(s.run_seconds) as run_seconds,
-        sum(s.completed + s.failed) as attempts,
+        sum(s.run_seconds) as run_seconds, sum(s.completed + s.failed) as attempts,
         array[
           sum(s.waits[1]), sum(s.waits[2]), sum(s.waits[3]), sum(s.waits[4]), sum(s.waits[5]),
-            sum(s.waits[6]),
+          sum(s.waits[6]),
           sum(s.waits[7]), sum(s.waits[8]), sum(s.waits[9]), sum(s.waits[10]), sum(s.waits[11]),
-            sum(s.waits[12]),
+          sum(s.waits[12]),
           sum(s.waits[13]), sum(s.waits[14]), sum(s.waits[15]), sum(s.waits[16]), sum(s.waits[17]),
-            sum(s.waits[18]),
+          sum(s.waits[18]),
           sum(s.waits[19]), sum(s.waits[20]), sum(s.waits[21]), sum(s.waits[22]), sum(s.waits[23]),
-            sum(s.waits[24]),
+          sum(s.waits[24]),
           sum(s.waits[25]), sum(s.waits[26]), sum(s.waits[27]), sum(s.waits[28]), sum(s.waits[29]),
-            sum(s.waits[30]),
+          sum(s.waits[30]),
           sum(s.waits[31]), sum(s.waits[32]), sum(s.waits[33]), sum(s.waits[34]), sum(s.waits[35]),
-            sum(s.waits[36]),
+          sum(s.waits[36]),
           sum(s.waits[37]), sum(s.waits[38]), sum(s.waits[39]), sum(s.waits[40]), sum(s.waits[41]),
-            sum(s.waits[42]),
+          sum(s.waits[42]),
           sum(s.waits[43]), sum(s.waits[44]), sum(s.waits[45]), sum(s.waits[46]), sum(s.waits[47]),
-            sum(s.waits[48]),
-          sum(s.waits[49]), sum(s.waits[50]), sum(s.waits[51]), sum(s.waits[52])
+          sum(s.waits[48]), sum(s.waits[49]), sum(s.waits[50]), sum(s.waits[51]), sum(s.waits[52])
         ] as waits,
         array[
           sum(s.runs[1]), sum(s.runs[2]), sum(s.runs[3]), sum(s.runs[4]), sum(s.runs[5]), sum(s.runs[6]),
-            sum(s.runs[7]),
+          sum(s.runs[7]),
           sum(s.runs[8]), sum(s.runs[9]), sum(s.runs[10]), sum(s.runs[11]), sum(s.runs[12]), sum(s.runs[13]),
           sum(s.runs[14]), sum(s.runs[15]), sum(s.runs[16]), sum(s.runs[17]), sum(s.runs[18]),
-            sum(s.runs[19]),
+          sum(s.runs[19]),
           sum(s.runs[20]), sum(s.runs[21]), sum(s.runs[22]), sum(s.runs[23]), sum(s.runs[24]),
-            sum(s.runs[25]),
+          sum(s.runs[25]),
           sum(s.runs[26]), sum(s.runs[27]), sum(s.runs[28]), sum(s.runs[29]), sum(s.runs[30]),
-            sum(s.runs[31]),
+          sum(s.runs[31]),
           sum(s.runs[32]), sum(s.runs[33]), sum(s.runs[34]), sum(s.runs[35]), sum(s.runs[36]),
-            sum(s.runs[37]),
+          sum(s.runs[37]),
           sum(s.runs[38]), sum(s.runs[39]), sum(s.runs[40]), sum(s.runs[41]), sum(s.runs[42]),
-            sum(s.runs[43]),
+          sum(s.runs[43]),
           sum(s.runs[44]), sum(s.runs[45]), sum(s.runs[46]), sum(s.runs[47]), sum(s.runs[48]),
-            sum(s.runs[49]),
-          sum(s.runs[50]), sum(s.runs[51]), sum(s.runs[52])
+          sum(s.runs[49]), sum(s.runs[50]), sum(s.runs[51]), sum(s.runs[52])
         ] as runs
       from holdfast.stat s
       where (
@@ -123,8 +119,8 @@ begin
     minutes as materialized (
       select n.queue, n.task, array_agg(coalesce(r.completed, 0)::bigint order by m.at) as completed
       from sums n
-      cross
-        join generate_series(first_minute, first_minute + interval '59 minutes', interval '1 minute') m (at)
+      cross join generate_series(first_minute, first_minute + interval '59 minutes', interval '1 minute')
+        m (at)
       left join (
         select s.at, s.queue, case when by_task then s.task else '' end as task, sum(s.completed) as completed
         from holdfast.stat s
@@ -156,20 +152,17 @@ begin
       coalesce(l.waiting, 0), coalesce(l.scheduled, 0), coalesce(l.running, 0), coalesce(d.jobs, 0),
       coalesce(l.estimated, false) or coalesce(d.estimated, false), l.since,
       coalesce(h.completed, 0), coalesce(h.failed, 0), coalesce(h.dead, 0), coalesce(h.cancelled, 0),
-        coalesce(h.per_second, 0),
-      h.failures,
+      coalesce(h.per_second, 0), h.failures,
       h.wait_avg, make_interval(secs => h.waits[1]), make_interval(secs => h.waits[2]),
-        make_interval(secs => h.waits[3]),
+      make_interval(secs => h.waits[3]),
       h.run_avg, make_interval(secs => h.runs[1]), make_interval(secs => h.runs[2]),
-        make_interval(secs => h.runs[3]),
+      make_interval(secs => h.runs[3]),
       coalesce(y.completed, 0), coalesce(y.failed, 0), coalesce(y.dead, 0), coalesce(y.cancelled, 0),
-        coalesce(y.per_second, 0),
-      y.failures,
+      coalesce(y.per_second, 0), y.failures,
       y.wait_avg, make_interval(secs => y.waits[1]), make_interval(secs => y.waits[2]),
-        make_interval(secs => y.waits[3]),
+      make_interval(secs => y.waits[3]),
       y.run_avg, make_interval(secs => y.runs[1]), make_interval(secs => y.runs[2]),
-        make_interval(secs => y.runs[3]),
-      coalesce(m.completed, array_fill(0::bigint, array[60]))
+      make_interval(secs => y.runs[3]), coalesce(m.completed, array_fill(0::bigint, array[60]))
     from names n
     left join live l on l.queue = n.queue and l.task = n.task
     left join dead d on d.queue = n.queue and d.task = n.task

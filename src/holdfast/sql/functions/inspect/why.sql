@@ -1,4 +1,3 @@
--- holdfast: after words
 -- Explain why a job does not run: the decisive reason first, each with a word for programs, a
 -- sentence for people, and a remedy.
 --

@@ -1,6 +1,5 @@
--- holdfast: after why
--- The parts of why() for a job that is held or has ended.
-
+-- Explain why a job is held, by which worker, and whether that worker is alive.
+--
 -- The body is long on purpose: it is a list of causes, in the order in which they are checked.
 create or replace function holdfast.why_held(job holdfast.live, lane holdfast.lane, now_at timestamptz)
 returns table (answer text, explanation text, remedy text, detail jsonb)
@@ -23,32 +22,32 @@ begin
   ends_at := greatest(worker.heartbeat_at, worker.graced_at) + worker.lease_time;
   detail := jsonb_strip_nulls(jsonb_build_object(
     'worker', job.worker_id, 'worker_name', worker.name, 'claimed_at', job.claimed_at, 'started_at',
-      run.started_at,
+    run.started_at,
     'heartbeat_at', worker.heartbeat_at, 'lease_ends_at', ends_at, 'deadline_at', run.deadline_at,
     'attempt', job.attempt, 'progress', run.progress, 'at_most_once', case when run.once then true end));
 
   if worker.id is null or worker.lost_at is not null or worker.left_at is not null then
     answer := 'worker_lost';
-    explanation := format('Its worker %s %s. What it held is being taken back%s.', known,
+    explanation := format('Its worker %s %s. The jobs that it held are being taken back%s.', known,
       case
-        when worker.id is null then 'is no more'
+        when worker.id is null then 'no longer exists'
         when worker.lost_at is not null
           then format('was declared lost %s ago', holdfast.span_in_words(now_at - worker.lost_at))
         else format('left %s ago', holdfast.span_in_words(now_at - worker.left_at))
       end,
-      case when run.once then '; since it must not run a second time, it goes to the dead letters'
+      case when run.once then '; this one must not run a second time, so it goes to the dead letters'
         else '' end);
-    remedy := 'holdfast tick, if no worker runs that would do it.';
+    remedy := 'Wait a moment. If no worker runs: holdfast tick';
     return next;
   elsif ends_at < now_at or silent > worker.lease_time / 2 then
     answer := 'worker_silent';
     explanation := format(
-      'It is held by worker %s, which has not been heard of for %s. %s', known,
+      'It is held by worker %s, which has sent no heartbeat for %s. %s', known,
       holdfast.span_in_words(silent),
       case
         when ends_at > now_at
           then format(
-          'If it stays silent, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
+          'If none comes, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
         else format('Its lease ended %s ago, and %s.', holdfast.span_in_words(now_at - ends_at),
           case
             when look_at is null or look_at < now_at - interval '1 minute'
@@ -56,13 +55,13 @@ begin
             else 'the job is about to be taken back'
           end)
       end);
-    remedy := 'Look whether it still runs and reaches the database. holdfast tick takes back what is lost.';
+    remedy := 'Check whether it still runs and reaches the database. holdfast tick takes back lost jobs.';
     return next;
   end if;
   if job.cancel_requested_at is not null then
     answer := 'cancel_requested';
     explanation := format(
-      'Somebody called it off %s ago. Its worker %s has been told, and its handler has not ended yet.',
+      'Its cancellation was requested %s ago. Its worker %s knows, and its handler has not ended yet.',
       holdfast.span_in_words(now_at - job.cancel_requested_at), known);
     remedy := 'A plain function must ask ctx.cancelled itself; isolation="process" makes it one that can be '
               'stopped.';
@@ -74,7 +73,7 @@ begin
       'Its timeout passed %s ago, at %s, and worker %s has not ended it. Five seconds after it the job is '
       'taken back.',
       holdfast.span_in_words(now_at - run.deadline_at), holdfast.time_in_words(run.deadline_at), known);
-    remedy := 'holdfast tick, if no worker runs that would do it.';
+    remedy := 'Wait a moment. If no worker runs: holdfast tick';
     return next;
   end if;
   if run.job_id is not null then
@@ -115,91 +114,3 @@ end
 $$;
 comment on function holdfast.why_held(holdfast.live, holdfast.lane, timestamptz) is
   'Return who holds a job, since when, and whether that worker seems to be alive.';
-
--- A job that is not live: how it ended, or why nothing is known of it.
-create or replace function holdfast.why_ended(id uuid, now_at timestamptz)
-returns table (answer text, explanation text, remedy text, detail jsonb)
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  job record;
-  used record;
-  keep interval := (select max(q.retention) from holdfast.queue q);
-  open integer;
-  made_at timestamptz;
-begin
-  select e.* into job
-  from (
-    select f.state, f.finished_at, f.attempt, f.max_attempts, f.duration, f.worker_id from holdfast.finished f
-      where f.id = why_ended.id
-    union all
-    select 'dead', d.died_at, d.attempt, d.max_attempts, d.duration, d.worker_id from holdfast.dead_letter d
-      where d.id = why_ended.id
-  ) e
-  order by e.finished_at desc
-  limit 1;
-  if found then
-    answer := job.state;
-    detail := jsonb_build_object(
-      'finished_at', job.finished_at, 'attempt', job.attempt, 'max_attempts', job.max_attempts, 'worker',
-        job.worker_id);
-    case job.state
-      when 'completed' then
-        explanation := format('It was completed at %s, %s ago, in attempt %s of %s%s.',
-          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
-            job.attempt, job.max_attempts,
-          coalesce(' after ' || holdfast.span_in_words(job.duration), ''));
-        remedy := format('Nothing. holdfast job %s shows its result.', why_ended.id);
-      when 'cancelled' then
-        explanation := format('It was cancelled at %s, %s ago.',
-          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at));
-        remedy := 'Nothing, or enqueue it again. The audit log says who did it.';
-      else
-        explanation := format('It is dead since %s, %s ago, after %s of %s attempts.',
-          holdfast.time_in_words(job.finished_at), holdfast.span_in_words(now_at - job.finished_at),
-            job.attempt, job.max_attempts);
-        remedy := format(
-          'holdfast job %s shows the errors, holdfast replay %s puts it back on its queue.', why_ended.id,
-          why_ended.id);
-    end case;
-    return next;
-    return;
-  end if;
-
-  answer := 'unknown';
-  select u.used_at, u.task into used from holdfast.used_id u where u.id = why_ended.id;
-  open := cardinality(holdfast.writers());
-  -- Ids that we make are UUIDs of version 7, and begin with the milliseconds since 1970.
-  if substr(why_ended.id::text, 15, 1) = '7' then
-    made_at := to_timestamp(
-      ('x' || lpad(replace(left(why_ended.id::text, 13), '-', ''), 16, '0'))::bit(64)::bigint / 1000.0);
-  end if;
-  explanation := concat_ws(' ',
-    'There is no job with this id.',
-    case when used.used_at is not null then
-      format('One was enqueued under it %s ago, for task %s, and has been purged or forgotten since.',
-        holdfast.span_in_words(now_at - used.used_at), used.task)
-    end,
-    case when used.used_at is null and made_at between now_at - interval '100 years'
-      and now_at + interval '1 day' then
-      format(
-        'The id was made at %s, %s ago.', holdfast.time_in_words(made_at),
-        holdfast.span_in_words(now_at - made_at))
-    end,
-    format('Finished jobs are kept for %s at most.', holdfast.span_in_words(keep)),
-    'What was enqueued in a transaction is not there before it commits, and never if it rolls back.',
-    case when open > 0 then
-      format('%s at this moment.',
-        case open when 1 then '1 transaction that may enqueue is open'
-          else open || ' transactions that may enqueue are open' end)
-    end);
-  remedy := 'Check the id and the database, and whether the transaction was committed.';
-  detail := jsonb_build_object('used_at', used.used_at, 'made_at', made_at, 'open_writers', open,
-    'retention_seconds', extract(epoch from keep));
-  return next;
-end
-$$;
-comment on function holdfast.why_ended(uuid, timestamptz) is
-  'Return how a job ended, or why nothing is known of it.';

@@ -1,4 +1,4 @@
--- Times and names as people read them, for why() and doctor().
+-- Write durations, times, numbers and names as people read them, for why(), doctor() and health().
 
 create or replace function holdfast.span_in_words(span interval)
 returns text
@@ -19,6 +19,26 @@ as $$
 $$;
 comment on function holdfast.span_in_words(interval) is
   'Return a duration in its two largest units: 4 min 10 s.';
+
+-- For health(), which counts in seconds: it rounds down and never shows milliseconds.
+create or replace function holdfast.seconds_in_words(duration interval)
+returns text
+language sql immutable
+set search_path = pg_catalog, pg_temp
+as $$
+  select case
+    when s.seconds < 60 then format('%s s', s.seconds)
+    when s.seconds < 3600
+      then format('%s min', s.seconds / 60) || coalesce(' ' || nullif(s.seconds % 60, 0) || ' s', '')
+    when s.seconds < 86400
+      then format('%s h', s.seconds / 3600) || coalesce(' ' || nullif(s.seconds % 3600 / 60, 0) || ' min', '')
+    else format('%s d', s.seconds / 86400) || coalesce(' ' || nullif(s.seconds % 86400 / 3600, 0) || ' h', '')
+  end
+  from (select greatest(floor(extract(epoch from duration)), 0)::bigint as seconds) s
+  where duration is not null
+$$;
+comment on function holdfast.seconds_in_words(interval) is
+  'Return a duration in whole seconds, in its two largest units: 14 min 3 s.';
 
 create or replace function holdfast.time_in_words(at timestamptz)
 returns text

@@ -1,3 +1,15 @@
+-- Write and read the audit log.
+
+create or replace function holdfast.note(action text, target text, detail jsonb default null)
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+as $$
+  insert into holdfast.audit (at, who, action, target, detail)
+  values (holdfast.clock(), session_user, note.action, note.target, note.detail)
+$$;
+comment on function holdfast.note(text, text, jsonb) is 'Write a line to the audit log.';
+
 -- Return the audit log, the latest entries first.
 -- holdfast: role operator
 create or replace function holdfast.audit_log(
@@ -27,5 +39,5 @@ begin
 end
 $$;
 comment on function holdfast.audit_log(integer, text, text, text, timestamptz) is
-  'Return who did what and when, the latest first: by target (a queue, a job, a schedule), action, name and'
-  ' time.';
+  'Return who did what and when, the latest first: by target (a queue, a job, a schedule), action, name and '
+  'time.';

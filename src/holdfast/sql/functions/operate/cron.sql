@@ -1,4 +1,4 @@
--- When a cron expression matches.
+-- Find the next time that a cron expression matches.
 --
 --   ┌ second, 0-59, only if there are six fields
 --   │ ┌ minute, 0-59

@@ -1,4 +1,5 @@
--- holdfast: after partitions
+-- Export days past the longest retention before they are dropped.
+
 -- Whole days wait to be exported, and of a default partition the rows since the last export. A
 -- table is left out while an open transaction has written to it: its rows would be dropped
 -- unseen. No new transaction writes there, since the day is over.
@@ -101,8 +102,7 @@ begin
   insert into holdfast.exported as e (partition, until, rows, bytes, sha256, location, exported_at, who)
   values (
     mark_exported.partition, coalesce(mark_exported.until, due.until_at), mark_exported.rows,
-      mark_exported.bytes,
-    mark_exported.sha256, mark_exported.location, now_at, session_user)
+    mark_exported.bytes, mark_exported.sha256, mark_exported.location, now_at, session_user)
   on conflict (partition) do update
     set
       until = excluded.until, rows = excluded.rows, bytes = excluded.bytes, sha256 = excluded.sha256,
@@ -114,8 +114,8 @@ begin
 end
 $$;
 comment on function holdfast.mark_exported(text, timestamptz, bigint, bigint, text, text) is
-  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than'
-  ' `until` count as exported. Returns false if another session has recorded it.';
+  'Record that a partition was exported, so that it can be dropped. Of a default partition, rows older than '
+  '`until` count as exported. Returns false if another session has recorded it.';
 
 -- For COPY: in a select list these functions return row by row and keep nothing in memory.
 -- holdfast: role owner

@@ -16,7 +16,7 @@ begin
   end if;
   if holdfast.is_owner(grant_queues.role::name) then
     perform holdfast.refuse_value(
-      'role', grant_queues.role, 'owns the tables, and can be kept from none of them');
+      'role', grant_queues.role, 'owns the tables, so it cannot be restricted');
   end if;
   if holdfast.acts_as(grant_queues.role::name, 'holdfast_worker') then
     perform holdfast.refuse_value(
@@ -75,7 +75,7 @@ begin
     -- Without its last queue the role would see all of them, so the caller must say that explicitly.
     perform holdfast.refuse_value(
       'queues', revoke_queues.queues::text,
-        'these are all that the role is kept to: leave queues out to let it use every queue');
+      'these are the only queues of the role: leave queues out to let it use every queue');
   end if;
   if cardinality(gone) > 0 then
     perform holdfast.note('revoke queues', revoke_queues.role, to_jsonb(gone));

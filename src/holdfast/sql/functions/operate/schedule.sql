@@ -1,4 +1,4 @@
--- Manage schedules: add, change, pause, resume, remove and list them. fire.sql fires them.
+-- Add, declare, change and remove schedules. fire.sql fires them.
 
 -- Add a schedule, which runs a task at regular times.
 -- holdfast: role operator
@@ -70,8 +70,8 @@ $$;
 comment on function holdfast.add_schedule(
   text, text, text, interval, text, jsonb, text, integer, integer, text, boolean, interval, boolean) is
   'Run a task at regular times from now on, by a cron expression or an interval. Returns its first time. '
-  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or'
-  ' changed it.';
+  'With declared, for schedules in code, a schedule of this name is replaced unless an operator has made or '
+  'changed it.';
 
 -- A worker may call this one only: it declares what its code says.
 -- holdfast: role worker operator
@@ -95,9 +95,8 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.add_schedule(
     declare_schedule.name, declare_schedule.task, declare_schedule.cron, declare_schedule.every,
-      declare_schedule.zone,
-    declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
-      declare_schedule.max_attempts,
+    declare_schedule.zone, declare_schedule.payload, declare_schedule.queue, declare_schedule.priority,
+    declare_schedule.max_attempts,
     declare_schedule.missed, declare_schedule.overlap, declare_schedule.jitter, true)
 $$;
 comment on function holdfast.declare_schedule(
@@ -132,12 +131,11 @@ declare
   given holdfast.schedule := known;
   changes jsonb := jsonb_strip_nulls(jsonb_build_object(
     'task', change_schedule.task, 'cron', change_schedule.cron, 'every', change_schedule.every, 'zone',
-      change_schedule.zone,
+    change_schedule.zone,
     'payload', change_schedule.payload is not null or null, 'queue', change_schedule.queue, 'priority',
-      change_schedule.priority,
+    change_schedule.priority,
     'max_attempts', change_schedule.max_attempts, 'missed', change_schedule.missed, 'overlap',
-      change_schedule.overlap,
-    'jitter', change_schedule.jitter));
+    change_schedule.overlap, 'jitter', change_schedule.jitter));
   next_at timestamptz;
 begin
   if changes = '{}' then
@@ -190,8 +188,7 @@ begin
     cron = given.cron, every = given.every, zone = given.zone, task = given.task, payload = given.payload,
     queue = given.queue, priority = given.priority, max_attempts = given.max_attempts, missed = given.missed,
     overlap = given.overlap, jitter = given.jitter, declared = given.declared, created_at = given.created_at,
-      next_at = given.next_at,
-    planned_at = given.planned_at
+    next_at = given.next_at, planned_at = given.planned_at
   where s.name = known.name;
   perform holdfast.wake_schedulers(given.queue);
   return given.next_at;
@@ -238,90 +235,6 @@ end
 $$;
 comment on function holdfast.check_schedule(holdfast.schedule) is 'Refuse a schedule that breaks the rules.';
 
--- Functions that change a schedule lock it here.
-create or replace function holdfast.known_schedule(name text)
-returns holdfast.schedule
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-begin
-  perform from holdfast.schedule s where s.name = known_schedule.name for update;
-  return holdfast.seen_schedule(known_schedule.name);
-end
-$$;
-comment on function holdfast.known_schedule(text) is
-  'Lock and return a schedule by its name. Refuses a name that does not exist.';
-
--- Functions that only read a schedule call this one.
-create or replace function holdfast.seen_schedule(name text)
-returns holdfast.schedule
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  known holdfast.schedule;
-begin
-  select s.* into known from holdfast.schedule s where s.name = seen_schedule.name;
-  if not found or not (holdfast.unrestricted() or holdfast.in_reach(known.queue)) then
-    perform holdfast.refuse_value(
-      'name', seen_schedule.name,
-      'there is no schedule of this name; holdfast.list_schedules() has them all');
-  end if;
-  return known;
-end
-$$;
-comment on function holdfast.seen_schedule(text) is
-  'Return a schedule by its name. Refuses a name that does not exist.';
-
--- holdfast: role operator
-create or replace function holdfast.pause_schedule(name text)
-returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  known holdfast.schedule := holdfast.known_schedule(pause_schedule.name);
-begin
-  if known.paused_at is not null then
-    return false;
-  end if;
-  update holdfast.schedule s set paused_at = holdfast.clock() where s.name = known.name;
-  perform holdfast.note('pause schedule', known.name);
-  return true;
-end
-$$;
-comment on function holdfast.pause_schedule(text) is
-  'Pause a schedule: its times pass without a job. Returns whether it was running.';
-
--- Ticks that passed during the pause, or were due before it, are not made up for.
--- holdfast: role operator
-create or replace function holdfast.resume_schedule(name text)
-returns boolean
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-#variable_conflict use_column
-declare
-  now_at timestamptz := holdfast.clock();
-  known holdfast.schedule := holdfast.known_schedule(resume_schedule.name);
-begin
-  if known.paused_at is null then
-    return false;
-  end if;
-  update holdfast.schedule s
-  set paused_at = null, next_at = holdfast.tick_after(known, now_at), planned_at = now_at
-  where s.name = known.name;
-  perform holdfast.note('resume schedule', known.name);
-  perform holdfast.wake_schedulers(known.queue);
-  return true;
-end
-$$;
-comment on function holdfast.resume_schedule(text) is
-  'Resume a paused schedule from its next time on. Returns whether it was paused.';
-
 -- holdfast: role operator
 create or replace function holdfast.remove_schedule(name text)
 returns boolean
@@ -342,133 +255,20 @@ $$;
 comment on function holdfast.remove_schedule(text) is
   'Remove a schedule and keep its jobs. Returns whether it existed.';
 
--- The times of the schedule continue unchanged, paused or not. Nothing is locked that the times
--- wait for, unless runs must not overlap.
--- holdfast: role operator
-create or replace function holdfast.run_schedule(name text)
-returns uuid
-language plpgsql volatile security definer
+-- Functions that change a schedule lock it here.
+create or replace function holdfast.known_schedule(name text)
+returns holdfast.schedule
+language plpgsql volatile
 set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
-declare
-  known holdfast.schedule := holdfast.seen_schedule(run_schedule.name);
-  job_id uuid := holdfast.enqueue_tick(known, null, null);
 begin
-  if not known.overlap then
-    update holdfast.schedule s set last_job = job_id
-    where s.name = known.name
-      and not exists (select from holdfast.live j where j.id = s.last_job offset 0);
-  end if;
-  perform holdfast.note('run schedule', known.name, jsonb_build_object('job', job_id));
-  return job_id;
+  perform from holdfast.schedule s where s.name = known_schedule.name for update;
+  return holdfast.seen_schedule(known_schedule.name);
 end
 $$;
-comment on function holdfast.run_schedule(text) is
-  'Run the job of a schedule now, in addition to its times. Returns the id of the job.';
-
--- holdfast: role worker viewer
-create or replace function holdfast.list_schedules(upcoming integer default 5)
-returns table (
-  name text, words text, cron text, every interval, zone text, task text, payload jsonb, queue text,
-    priority integer,
-  max_attempts integer, missed text, overlap boolean, jitter interval, declared boolean,
-    paused_at timestamptz,
-  next_at timestamptz, upcoming timestamptz[], last_at timestamptz, last_job uuid, skipped bigint, error text)
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select
-    s.name, coalesce(holdfast.cron_in_words(s.cron), holdfast.interval_in_words(s.every)), s.cron, s.every,
-      s.zone, s.task,
-    holdfast.as_seen(s.payload, s.queue, s.payload, holdfast.sees_payloads()), s.queue, s.priority::integer,
-      s.max_attempts::integer, s.missed, s.overlap, s.jitter, s.declared, s.paused_at,
-    case when s.paused_at is null then s.next_at end,
-      array(select holdfast.ticks_ahead(s, list_schedules.upcoming)), s.last_at, s.last_job, s.skipped,
-      s.error
-  from holdfast.schedule s
-  where ((select holdfast.unrestricted()) or holdfast.in_reach(s.queue))
-  order by s.name
-$$;
-comment on function holdfast.list_schedules(integer) is
-  'List all schedules, each with a number of its next times (none if it is paused) and a description in '
-  'words.';
-
--- holdfast: role viewer
-create or replace function holdfast.upcoming(name text, amount integer default 5)
-returns setof timestamptz
-language sql stable security definer
-set search_path = pg_catalog, pg_temp
-as $$
-  select holdfast.ticks_ahead(holdfast.seen_schedule(upcoming.name), upcoming.amount)
-$$;
-comment on function holdfast.upcoming(text, integer) is
-  'Return the next times of a schedule; none if it is paused.';
-
-create or replace function holdfast.ticks_ahead(given holdfast.schedule, amount integer)
-returns setof timestamptz
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  tick timestamptz := given.next_at;
-begin
-  if amount is null or amount not between 0 and 1000 then
-    perform holdfast.refuse_value('amount', amount::text, 'must be between 0 and 1000');
-  end if;
-  begin
-    for n in 1..case when given.paused_at is null then amount else 0 end loop
-      return next tick;
-      tick := holdfast.tick_after(given, tick);
-    end loop;
-  exception when sqlstate 'HF008' then
-    null; -- this server no longer knows the zone; the row of the schedule says so in `error`
-  end;
-end
-$$;
-comment on function holdfast.ticks_ahead(holdfast.schedule, integer) is
-  'Return the next times of a given schedule.';
-
--- Intervals count from the creation of the schedule.
-create or replace function holdfast.tick_after(given holdfast.schedule, after timestamptz)
-returns timestamptz
-language sql stable
-set search_path = pg_catalog, pg_temp
-as $$
-  select case
-    when given.every is null then holdfast.next_occurrence(given.cron, after, given.zone)
-    else given.created_at + make_interval(
-      secs => e.seconds * (floor(extract(epoch from after - given.created_at) / e.seconds) + 1))
-  end
-  from (select extract(epoch from given.every)::double precision as seconds) e
-$$;
-comment on function holdfast.tick_after(holdfast.schedule, timestamptz) is
-  'Return the next time of a schedule after a given time.';
-
--- A binary search down to one second, from a time before the last tick.
-create or replace function holdfast.tick_before(given holdfast.schedule, at timestamptz)
-returns timestamptz
-language plpgsql stable
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  low timestamptz := given.next_at - interval '1 second'; -- after this one there is a tick
-  high timestamptz := at; -- after this one there is none
-  middle timestamptz;
-begin
-  while high - low > interval '1 second' loop
-    middle := low + (high - low) / 2;
-    if holdfast.tick_after(given, middle) <= at then
-      low := middle;
-    else
-      high := middle;
-    end if;
-  end loop;
-  return holdfast.tick_after(given, low);
-end
-$$;
-comment on function holdfast.tick_before(holdfast.schedule, timestamptz) is
-  'Return the last time of a schedule up to a given time, from its next one on.';
+comment on function holdfast.known_schedule(text) is
+  'Lock and return a schedule by its name. Refuses a name that does not exist.';
 
 -- Workers that listen on the queue look at the schedules when they are notified. The payload is
 -- empty, because no job has come. Other workers see the change within a second.

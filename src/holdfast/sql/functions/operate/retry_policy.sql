@@ -1,4 +1,4 @@
--- How a task is retried, changed at run time. A null leaves a value to the queue and the
+-- Set how a task is retried, at run time. A null leaves a value to the queue and the
 -- defaults. A policy that an operator has set wins over one that is declared in code.
 -- holdfast: role operator
 create or replace function holdfast.set_retry_policy(
@@ -41,7 +41,7 @@ begin
       and (not p.declared
         or (p.max_attempts, p.base, p.factor, p.cap, p.jitter) is not distinct from (
           set_retry_policy.max_attempts, set_retry_policy.base, set_retry_policy.factor, set_retry_policy.cap,
-            set_retry_policy.jitter))
+          set_retry_policy.jitter))
   ) then
     return; -- the usual case when a worker starts: it then waits for nobody
   end if;
@@ -64,7 +64,7 @@ begin
     where (p.declared or not excluded.declared)
       and (p.max_attempts, p.base, p.factor, p.cap, p.jitter, p.declared) is distinct from (
         excluded.max_attempts, excluded.base, excluded.factor, excluded.cap, excluded.jitter,
-          excluded.declared);
+        excluded.declared);
   if not set_retry_policy.declared then
     select p.* into given from holdfast.retry_policy p where p.task = set_retry_policy.task;
     perform holdfast.note('set retry policy', set_retry_policy.task, holdfast.policy_changes(known, given));
@@ -91,8 +91,7 @@ set search_path = pg_catalog, pg_temp
 as $$
   select holdfast.set_retry_policy(
     declare_retry_policy.task, declare_retry_policy.max_attempts, declare_retry_policy.base,
-      declare_retry_policy.factor,
-    declare_retry_policy.cap, declare_retry_policy.jitter, true)
+    declare_retry_policy.factor, declare_retry_policy.cap, declare_retry_policy.jitter, true)
 $$;
 comment on function holdfast.declare_retry_policy(
   text, integer, interval, double precision, interval, double precision) is
@@ -154,75 +153,16 @@ $$;
 comment on function holdfast.list_retry_policies() is
   'List the retry policies of tasks. A null is left to the queue and the default.';
 
--- Count a change of what decides on max_attempts: from now on the value stored in lanes is not
--- used.
---
---   a policy or a queue's setting changes    policy_watch counts it, in the same transaction
---   a lane is made, or upkeep() runs         the lane stores max_attempts and the count, in one snapshot
---   a job is enqueued                        if the count is the same, the lane's value is used;
---                                            otherwise the policies are looked up
---
--- A transaction that sees a change also sees that no lane knows it. The same holds for a lane
--- made by a transaction that does not see the change. Looking up three tables instead would take
--- an eighth of the time of an enqueue.
-create or replace function holdfast.count_policy_change()
-returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-  if old.max_attempts is distinct from new.max_attempts then -- a policy that does not exist has no values
-    update holdfast.policy_watch w set changes = w.changes + 1;
-  end if;
-  return null;
-end
-$$;
-comment on function holdfast.count_policy_change() is 'Count a change of what decides on max_attempts.';
-
-create or replace trigger policy_change_counts
-after insert or update or delete on holdfast.retry_policy
-for each row execute function holdfast.count_policy_change();
-
-create or replace trigger queue_change_counts
-after insert or update or delete on holdfast.queue
-for each row execute function holdfast.count_policy_change();
-
--- Store again in each lane how often its jobs are tried. This also repairs lanes with another
--- value, if a policy was changed without the triggers.
-create or replace function holdfast.settle_lanes()
-returns integer
-language plpgsql volatile
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-  settled integer;
-begin
-  update holdfast.lane l
-  set max_attempts = holdfast.max_attempts(l.task, l.queue), policies_seen = w.changes
-  from holdfast.policy_watch w
-  where l.id = any(array(
-    select o.id
-    from holdfast.lane o
-    where o.kind = 0
-      and (o.policies_seen is distinct from (select w.changes from holdfast.policy_watch w)
-        or o.max_attempts is distinct from holdfast.max_attempts(o.task, o.queue))
-    for update skip locked));
-  get diagnostics settled = row_count;
-  return settled;
-end
-$$;
-comment on function holdfast.settle_lanes() is
-  'Store in each lane how often its jobs are tried, if that has changed. Returns how many lanes changed.';
-
 -- Called for each job whose code declares its max_attempts.
-create or replace function holdfast.is_operated(task text)
+create or replace function holdfast.has_operator_policy(task text)
 returns boolean
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  return exists (select from holdfast.retry_policy p where p.task = is_operated.task and not p.declared);
+  return exists (
+    select from holdfast.retry_policy p where p.task = has_operator_policy.task and not p.declared);
 end
 $$;
-comment on function holdfast.is_operated(text) is
+comment on function holdfast.has_operator_policy(text) is
   'Return whether an operator has set how this task is retried.';
