@@ -63,6 +63,7 @@ LEFT_FOR_CALLS_UNDER_WAY: dict[str, set[str]] = {
         "log_given_back(uuid[],text[],text[],interval[],timestamp with time zone)",
         "look(timestamp with time zone)",
         "put_back(uuid[],text[],uuid[],integer,timestamp with time zone)",
+        "reach(integer[],bigint[],integer)",
         "refuse_arrival(holdfast.job)",
         "refuse_birth(uuid,text)",
         "refuse_leaving()",
