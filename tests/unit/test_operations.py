@@ -42,7 +42,7 @@ def ask(*values):
 
 
 class Things(Namespace):
-    called = "hf.things.list(…)"
+    called = "list(…)"
 
     @operation
     def find(self, name, *, loud=False):

@@ -235,7 +235,7 @@ class Namespace:
     """The operations of one noun, such as `hf.dead`."""
 
     # The method that does what calling the namespace did before it was one.
-    called: ClassVar[str] = ""
+    called: ClassVar[str] = "list()"
 
     def __init__(self, holdfast: "Holdfast") -> None:
         self._holdfast = holdfast
@@ -247,8 +247,7 @@ class Namespace:
     if not TYPE_CHECKING:  # a type checker already knows that it cannot be called
 
         def __call__(self, *_args: object, **_options: object) -> Never:
+            noun = type(self).__name__.lower()
             raise UnknownMethod(
-                f"hf.{type(self).__name__.lower()} is no function any more",
-                hint=f"Write {self.called}.",
-                method=type(self).__name__.lower(),
+                f"hf.{noun} is no function any more", hint=f"Write hf.{noun}.{self.called}.", method=noun
             )

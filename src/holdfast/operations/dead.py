@@ -22,7 +22,7 @@ _list_dead = function("list_dead", _FILTER, SNAPSHOT)
 class Dead(Namespace):
     """Jobs that have failed for good. The filter `error` is a part of the last error."""
 
-    called = "hf.dead.list(…)"
+    called = "list(…)"
 
     @operation
     def replay(self, job: UUID | str, *, start_over: bool = False) -> Call[JobState]:

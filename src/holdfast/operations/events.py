@@ -42,7 +42,7 @@ class Event(NamedTuple):
 class Events(Namespace):
     """The events of one database."""
 
-    called = "hf.events.read(…)"
+    called = "read(…)"
 
     def read(
         self,

@@ -32,8 +32,6 @@ class GrantRow(NamedTuple):
 class Grants(Namespace):
     """The roles of one database that may use only some queues."""
 
-    called = "hf.grants.list()"
-
     @operation
     def grant(self, role: str, queues: Sequence[str]) -> Call[None]:
         """Limit a role to these queues and to those that it was granted before.

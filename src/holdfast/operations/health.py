@@ -36,7 +36,7 @@ _health = function("health", "queue text", ", ".join(QueueReport._fields))
 class Health(Namespace):
     """How the queues and the database are."""
 
-    called = "hf.health.check(…)"
+    called = "check(…)"
 
     @operation
     def check(self, queue: str | None = None) -> Call[list[QueueReport]]:

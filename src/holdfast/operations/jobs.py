@@ -75,7 +75,7 @@ class Cancelled(NamedTuple):
 class Jobs(Namespace):
     """The jobs of one database. A job is given by its id."""
 
-    called = "hf.jobs.list(…)"
+    called = "list(…)"
 
     @operation
     def get(self, job: UUID | str) -> Call[JobSnapshot]:

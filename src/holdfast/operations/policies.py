@@ -34,8 +34,6 @@ class PolicyRow(NamedTuple):
 class Policies(Namespace):
     """How tasks are retried."""
 
-    called = "hf.policies.list()"
-
     @operation
     def set(self, task: str, policy: RetryPolicy) -> Call[None]:
         """Retry a task by this policy from now on. It wins over the policy that the code declares."""

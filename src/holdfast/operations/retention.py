@@ -63,8 +63,6 @@ class ExportColumn(NamedTuple):
 class Retention(Namespace):
     """The days of finished jobs and events that are kept."""
 
-    called = "hf.retention.list()"
-
     @operation
     def due(self) -> Call["list[DueExport]"]:
         """Return the days that wait for `export` before they go, where the setting `disposal` is `export`."""

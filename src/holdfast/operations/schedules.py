@@ -102,8 +102,6 @@ class ScheduleRow(NamedTuple):
 class Schedules(Namespace):
     """The schedules of one database."""
 
-    called = "hf.schedules.list()"
-
     @operation
     def add(
         self,

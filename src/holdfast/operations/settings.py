@@ -78,7 +78,7 @@ class SettingRow(NamedTuple):
 class Settings(Namespace):
     """The settings of the queues of one database."""
 
-    called = "hf.settings.list(…)"
+    called = "list(…)"
 
     @operation
     def configure(self, queue: str, **settings: Unpack[SettingKeywords]) -> Call["list[Change]"]:

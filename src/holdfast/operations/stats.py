@@ -88,7 +88,7 @@ _statistics = function(
 class Stats(Namespace):
     """What the queues hold, and what was done lately."""
 
-    called = "hf.stats.count()"
+    called = "count()"
 
     @operation
     def count(self) -> Call[list[Stat]]:

@@ -40,8 +40,6 @@ class WorkerRow(NamedTuple):
 class Workers(Namespace):
     """The workers of one database, and the duties that they share."""
 
-    called = "hf.workers.list()"
-
     @operation
     def recover(self, timeout: timedelta | None = None) -> Call[int]:
         """Take back the jobs of workers that are lost, and return how many.
