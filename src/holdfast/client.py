@@ -37,7 +37,7 @@ import msgspec
 from holdfast import embedded, schema
 from holdfast.database import Database, OnConnection, without_driver
 from holdfast.operations.audit import Audit
-from holdfast.operations.base import Carrier, Load, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.dead import Dead
 from holdfast.operations.enqueue import enqueue
 from holdfast.operations.events import Events
@@ -48,6 +48,7 @@ from holdfast.operations.jobs import Jobs
 from holdfast.operations.policies import Policies, declare_policy
 from holdfast.operations.queues import Queues
 from holdfast.operations.retention import Retention
+from holdfast.operations.run_steps import Carrier, Load, Steps
 from holdfast.operations.schedules import Schedules
 from holdfast.operations.settings import Settings
 from holdfast.operations.stats import Stats

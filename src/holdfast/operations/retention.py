@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.values.call import Call, function, one
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Retention(Namespace):
         """
         from holdfast.operations.exporting import export_days  # noqa: PLC0415 - few processes export
 
-        exported: list[Exported] = yield Blocking(
+        exported: list[Exported] = yield Action(
             lambda: export_days(
                 self._holdfast.database, directory, to=to, shape=format, compress=compress, day=day
             )

@@ -5,7 +5,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.operations import duties
-from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.values import arrays
 from holdfast.values.call import Call, function, interval, one, texts
 
@@ -53,7 +54,7 @@ class Workers(Namespace):
     @operation
     def tick(self) -> Steps[list[tuple[str, str | None]]]:
         """Run every duty once, and return each with its error, if any: for a database without workers."""
-        done: list[tuple[str, str | None]] = yield Blocking(
+        done: list[tuple[str, str | None]] = yield Action(
             lambda: self._holdfast.database.run_patiently(duties.tick())
         )
         return done
