@@ -70,7 +70,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 N = TypeVar("N", bound=Namespace)
 
-# Methods of earlier releases, and the line to write instead. `Namespace.called` has the nouns, as `hf.jobs()`.
+# Methods of earlier releases, and the line to write instead. `Namespace.called` has it for `hf.jobs()`.
 MOVED = {
     "access": "grants",
     "cancel": "jobs.cancel_many(ids)",
