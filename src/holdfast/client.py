@@ -336,9 +336,7 @@ class Holdfast:
         _refuse_without_guard()
         from holdfast.worker.worker import Worker  # noqa: PLC0415 - a process that only enqueues need not load it
 
-        for option in options:
-            if option not in WorkerKeywords.__annotations__:
-                raise UnknownOption.among(option, WorkerKeywords.__annotations__, owner="a worker")
+        UnknownOption.check(options, WorkerKeywords.__annotations__, owner="a worker")
         self.verify()
         self._declare()
         return Worker(self.database, self.tasks, **options)

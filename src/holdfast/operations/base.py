@@ -172,10 +172,7 @@ def _refuse_unknown(build: Callable[..., Any], options: Iterable[str]) -> None:
     known = list(inspect.signature(build).parameters.values())[1:]
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):
         return
-    names = [parameter.name for parameter in known]
-    for option in options:
-        if option not in names:
-            raise UnknownOption.among(option, names, owner=f"{build.__name__}()")
+    UnknownOption.check(options, [parameter.name for parameter in known], owner=f"{build.__name__}()")
 
 
 class Namespace:

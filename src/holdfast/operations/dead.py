@@ -101,10 +101,7 @@ class Dead(Namespace):
 
 def _filter_values(verb: str, which: DeadFilter, limit: int | None, *others: str) -> Sequence[Any]:
     """Check a filter, and return it in the order of the SQL functions. Errors name the `others` as well."""
-    for option in which:
-        if option not in DeadFilter.__annotations__:
-            known = [*DeadFilter.__annotations__, "limit", *others]
-            raise UnknownOption.among(option, known, owner=f"{verb}()")
+    UnknownOption.check(which, DeadFilter.__annotations__, owner=f"{verb}()", also=["limit", *others])
     after, before = which.get("after"), which.get("before")
     return (
         which.get("queue"),

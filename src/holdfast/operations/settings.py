@@ -86,9 +86,7 @@ class Settings(Namespace):
 
         `hf.settings.configure("mail", retention=timedelta(days=7), max_attempts=5)`. No restart is needed.
         """
-        for name in settings:
-            if name not in NAMES:
-                raise UnknownOption.among(name, NAMES, owner="a queue")
+        UnknownOption.check(settings, NAMES, owner="a queue")
         values = {name: _plain(name, value) for name, value in settings.items()}
         text = msgspec.json.encode(values).decode()
         return _configure(lambda rows: [Change._make(row) for row in rows], limits.text("queue", queue), text)
