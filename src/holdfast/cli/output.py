@@ -88,10 +88,10 @@ def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, n
 
 
 def show_json(document: Any) -> None:
-    click.echo(json_text(document, indent=2))
+    click.echo(printable_json(document, indent=2))
 
 
-def json_text(document: Any, *, indent: int | None = None) -> str:
+def printable_json(document: Any, *, indent: int | None = None) -> str:
     """The document as JSON; what a terminal would obey, or read backwards, as escapes of JSON itself."""
     text = json.dumps(builtin(document), indent=indent, ensure_ascii=False)
     return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else _in_json(found[0]), text)

@@ -11,7 +11,7 @@ from holdfast.cli.names import doubt_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
-from holdfast.operations.stats import By, Done, Stat, Statistic
+from holdfast.operations.stats import Activity, By, Stat, Statistic
 from holdfast.values.job import JobState
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -36,8 +36,8 @@ class QueueStats:
     )
     estimated: list[str] = field(default_factory=list)
     oldest_pending_at: datetime | None = None
-    hour: Done | None = None
-    day: Done | None = None
+    hour: Activity | None = None
+    day: Activity | None = None
     minutes: list[int] = field(default_factory=list)
 
     def add(self, stat: Stat) -> None:

@@ -8,7 +8,7 @@ from holdfast.operations import duties
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.run_steps import Action, Steps
 from holdfast.values import arrays
-from holdfast.values.call import Call, function, interval, one, texts
+from holdfast.values.call import Call, function, interval, one
 
 _register = function(
     "register",
@@ -83,7 +83,16 @@ def register(
     pid: int,
     version: str,
 ) -> Call[str]:
-    return _register.plain(one, name, texts(queues), texts(tasks), interval(lease_time), host, pid, version)
+    return _register.plain(
+        one,
+        name,
+        arrays.texts_or_null(queues),
+        arrays.texts_or_null(tasks),
+        interval(lease_time),
+        host,
+        pid,
+        version,
+    )
 
 
 def heartbeat(worker: str) -> Call[datetime]:

@@ -33,7 +33,7 @@ from holdfast.worker.context.notes import (
     json_text,
 )
 from holdfast.worker.context.tracking import Track
-from holdfast.worker.failure import clean
+from holdfast.worker.failure import storable
 
 T = TypeVar("T")
 
@@ -157,11 +157,11 @@ class Context:
         if stage is None or stage == last.stage:
             stage = last.stage
         else:
-            stage = clean(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+            stage = storable(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
         if message is None or message == last.message:
             message = last.message
         else:
-            message = clean(limits.text("message", message), MESSAGE_LENGTH)
+            message = storable(limits.text("message", message), MESSAGE_LENGTH)
         self._set_note(Note(percent, stage, message, last.step, last.state))
 
     def track(
@@ -252,7 +252,7 @@ class Context:
         if name in self._steps:
             return True, msgspec.json.decode(self._steps[name])
         self.raise_if_cancelled()
-        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=clean(name, STEP_LENGTH)))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=storable(name, STEP_LENGTH)))
         return False, None
 
     @contextlib.contextmanager
