@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.operations.base import Namespace, operation, stream, twin
 from holdfast.operations.dead import Dead
-from holdfast.operations.run_steps import Action, Load, Page, pause
+from holdfast.operations.run_steps import Action, Load, Page, sleep_for
 from holdfast.values.call import Call
 from holdfast.values.errors import BadInput, UnknownMethod, UnknownOption
 
@@ -69,7 +69,7 @@ class Things(Namespace):
     def fill(self, jobs):
         ids = yield Load(jobs)
         place = yield Action(lambda: "shelf")
-        yield pause(0)
+        yield sleep_for(0)
         return ids, place
 
     afill = twin(fill)
@@ -79,7 +79,7 @@ class Things(Namespace):
         """Yield a page for each name."""
         for name in names:
             found = yield ask(name)
-            yield pause(0)
+            yield sleep_for(0)
             yield Page([found, found.upper()])
 
     aeach = twin(each)

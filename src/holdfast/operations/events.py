@@ -6,7 +6,7 @@ from uuid import UUID
 
 from holdfast.operations.base import Namespace, stream, twin
 from holdfast.operations.results import End, ends_of
-from holdfast.operations.run_steps import Page, Stream, pause
+from holdfast.operations.run_steps import Page, Stream, sleep_for
 from holdfast.operations.snapshots import unknown
 from holdfast.values import limits
 from holdfast.values.call import Call, function, one
@@ -84,7 +84,7 @@ def reading(
         elif not follow:
             return
         else:
-            yield pause(feed.poll)
+            yield sleep_for(feed.poll)
 
 
 class _Feed:

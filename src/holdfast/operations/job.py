@@ -11,7 +11,7 @@ from holdfast.operations.dead import Dead
 from holdfast.operations.events import Event, reading
 from holdfast.operations.jobs import Jobs
 from holdfast.operations.results import gathering
-from holdfast.operations.run_steps import Carrier, Page, Steps, Stream, pause
+from holdfast.operations.run_steps import Carrier, Page, Steps, Stream, sleep_for
 from holdfast.operations.snapshots import get_job
 from holdfast.values import limits
 from holdfast.values.call import Call
@@ -114,7 +114,7 @@ class Job(Generic[R_co]):
                 yield Page([snapshot])
             last = snapshot
             if not snapshot.state.final:
-                yield pause(limits.number("poll", poll, 0.01, 3600))
+                yield sleep_for(limits.number("poll", poll, 0.01, 3600))
 
     awatch = twin(watch)
 

@@ -2,7 +2,7 @@
 
     def gathering(…) -> Steps[list[Any]]:
         ends = yield ends_of(ids)        # a call: the answer is what it returns
-        yield pause(0.1)                 # an action
+        yield sleep_for(0.1)                 # an action
         return …
 
 The same generator runs sync and async: only the functions here differ.
@@ -65,7 +65,7 @@ class Carried(Protocol):
     def carrier(self) -> Carrier: ...
 
 
-def pause(seconds: float) -> Action:
+def sleep_for(seconds: float) -> Action:
     """Return the step that waits for this time."""
     return Action(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
 

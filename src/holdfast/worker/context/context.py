@@ -15,7 +15,7 @@ from holdfast.database import AsyncConnection, Connection, Database, OnConnectio
 from holdfast.operations import attempts, claiming
 from holdfast.operations.attempts import Memory
 from holdfast.operations.claiming import Claimed, Report
-from holdfast.operations.run_steps import Action, Steps, arun_steps, pause, run_steps
+from holdfast.operations.run_steps import Action, Steps, arun_steps, run_steps, sleep_for
 from holdfast.task import result_json
 from holdfast.values import limits
 from holdfast.values.call import Call
@@ -293,7 +293,7 @@ class Context:
                 if not published.locked:
                     self.notes.published(some)
                     break
-                yield pause(seconds)
+                yield sleep_for(seconds)
             else:
                 yield _on(connection, attempts.publish_many(some))
 
