@@ -87,6 +87,14 @@ def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, n
         _show_plain(columns, rows)
 
 
+def show_rows(columns: Sequence[Column[T]], rows: Sequence[T], *, as_json: bool, empty: str) -> None:
+    """Print the rows as a JSON document or as a table."""
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(columns, rows, empty=empty)
+
+
 def show_json(document: Any) -> None:
     click.echo(printable_json(document, indent=2))
 
