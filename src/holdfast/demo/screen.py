@@ -34,7 +34,7 @@ ROWS_IN_PROGRESS = 4
 SECONDS_BETWEEN_LINES = 2.0
 # Throughput is counted in periods. The bars show the last of them; the number is an average of the newest.
 PERIOD_SECONDS = 0.5
-BARS = 24
+MOST_BARS = 24
 AVERAGED = 4
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -81,7 +81,7 @@ class Throughput:
     def __init__(self) -> None:
         self._ended = 0
         self._began = 0.0
-        self._periods: deque[int] = deque(maxlen=BARS)
+        self._periods: deque[int] = deque(maxlen=MOST_BARS)
 
     def note(self, seconds: float, ended: int) -> None:
         while seconds - self._began >= PERIOD_SECONDS:
