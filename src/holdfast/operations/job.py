@@ -99,6 +99,7 @@ class Job(Generic[R_co]):
         Raises `JobFailed` if it is dead, `JobCancelled` if it was cancelled, `JobNotFound` if there is no
         such job, and `TimeoutError` if it has not ended within this many seconds.
         """
+        result: R_co
         (result,) = yield from gathering(self.holdfast, [self], timeout, return_exceptions=False)
         return result
 

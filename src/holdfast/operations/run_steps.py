@@ -147,9 +147,7 @@ async def _arun_step(step: Step, carrier: Carrier) -> Any:
     match step:
         case Load():
             return await carrier.aload(step.jobs)
-        case Action(arun=None):
-            return await asyncio.to_thread(step.run)
-        case Action(arun=arun):
-            return await arun()
+        case Action(run, arun):
+            return await (asyncio.to_thread(run) if arun is None else arun())
         case _:
             return await carrier.arun(step)

@@ -52,7 +52,7 @@ class Crashes:
         return self._holdfast.carrier
 
     @operation
-    def before(self, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
+    def before(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
         """Lose the worker after it has claimed the job, before the handler starts.
 
         No start was recorded, so the attempt will not count.
@@ -62,14 +62,14 @@ class Crashes:
     abefore = twin(before)
 
     @operation
-    def during(self, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
+    def during(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
         """Lose the worker when the handler, or what it calls, calls `crash.here()` or raises `Crash`."""
         return self._crashing("during", task, options)
 
     aduring = twin(during)
 
     @operation
-    def after(self, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
+    def after(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
         """Lose the worker when the handler has ended in any way, before that is reported."""
         return self._crashing("after", task, options)
 
