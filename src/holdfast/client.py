@@ -37,7 +37,7 @@ import msgspec
 from holdfast import embedded, schema
 from holdfast.database import Database, OnConnection, without_driver
 from holdfast.operations.audit import Audit
-from holdfast.operations.base import Carrier, Load, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.dead import Dead
 from holdfast.operations.enqueue import enqueue
 from holdfast.operations.events import Events
@@ -48,6 +48,7 @@ from holdfast.operations.jobs import Jobs
 from holdfast.operations.policies import Policies, declare_policy
 from holdfast.operations.queues import Queues
 from holdfast.operations.retention import Retention
+from holdfast.operations.run_steps import Carrier, Load, Steps
 from holdfast.operations.schedules import Schedules
 from holdfast.operations.settings import Settings
 from holdfast.operations.stats import Stats
@@ -69,38 +70,29 @@ P = ParamSpec("P")
 R = TypeVar("R")
 N = TypeVar("N", bound=Namespace)
 
-# Methods of earlier releases, and the line to write instead.
+# Methods of earlier releases, and the line to write instead. `Namespace.called` has it for `hf.jobs()`.
 MOVED = {
     "access": "grants",
-    "audit": "audit.list(…)",
     "cancel": "jobs.cancel_many(ids)",
     "cancel_matching": "jobs.cancel_matching(…)",
     "configure": "settings.configure(queue, …)",
-    "dead": "dead.list(…)",
     "doctor": "health.doctor()",
     "due_exports": "retention.due()",
     "enqueue_new": "enqueue(job)",
-    "events": "events.read(…)",
     "export": "retention.export(…)",
     "gather": "jobs.gather(jobs)",
-    "health": "health.check(…)",
-    "jobs": "jobs.list(…)",
     "metrics": "health.metrics()",
     "partitions": "retention.list()",
     "pause": "queues.pause(queue)",
     "purge": "dead.purge_many(…)",
-    "queues": "queues.list()",
     "replay": "dead.replay_many(…)",
     "reset_retry_policy": "policies.reset(task)",
     "resume": "queues.resume(queue)",
     "retry_policies": "policies.list()",
     "run": "carrier.run(call)",
     "set_retry_policy": "policies.set(task, policy)",
-    "settings": "settings.list(…)",
     "statistics": "stats.recent(…)",
-    "stats": "stats.count()",
     "why": "jobs.why(id)",
-    "workers": "workers.list()",
 }
 
 
@@ -123,7 +115,7 @@ class _namespace(Generic[N]):  # noqa: N801 - used as a function
     """A namespace of the client, created at its first use."""
 
     def __init__(self, kind: type[N]) -> None:
-        self._kind = kind
+        self.kind = kind
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -135,7 +127,7 @@ class _namespace(Generic[N]):  # noqa: N801 - used as a function
     def __get__(self, instance: "Holdfast | None", owner: type) -> Any:
         if instance is None:
             return self
-        made = vars(instance)[self._name] = self._kind(instance)
+        made = vars(instance)[self._name] = self.kind(instance)
         return made
 
 
@@ -344,9 +336,7 @@ class Holdfast:
         _refuse_without_guard()
         from holdfast.worker.worker import Worker  # noqa: PLC0415 - only workers load it
 
-        for option in options:
-            if option not in WorkerKeywords.__annotations__:
-                raise UnknownOption.among(option, WorkerKeywords.__annotations__, owner="a worker")
+        UnknownOption.check(options, WorkerKeywords.__annotations__, owner="a worker")
         self.verify()
         self._declare()
         return Worker(self.database, self.tasks, **options)
@@ -369,8 +359,8 @@ class Holdfast:
             """Raise an error for a method of an earlier release that names its successor."""
             if name in MOVED:
                 raise _moved(name, f"hf.{MOVED[name]}")
-            if name.startswith("a") and "." in MOVED.get(name[1:], ""):
-                noun, _, method = MOVED[name[1:]].partition(".")
+            noun, dot, method = _replacement(name[1:]).partition(".")
+            if name.startswith("a") and dot:
                 raise _moved(name, f"await hf.{noun}.a{method}")
             raise AttributeError(f"'Holdfast' object has no attribute {name!r}", name=name, obj=self)
 
@@ -432,6 +422,14 @@ class Resources:
             if self._server is not None:
                 self._server.stop()
                 self._server = None
+
+
+def _replacement(name: str) -> str:
+    """Return what to write instead of a method of an earlier release; nothing for any other name."""
+    namespace = vars(Holdfast).get(name)
+    if isinstance(namespace, _namespace):
+        return f"{name}.{namespace.kind.called}"
+    return MOVED.get(name, "")
 
 
 def _moved(name: str, line: str) -> UnknownMethod:

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.demo.crew import Crew, WorkerFailed
+from holdfast.demo.environment import CLEAN_UP_SECONDS
 from holdfast.demo.plan import PLAN
-from holdfast.demo.stage import CLEAN_UP_SECONDS
+from holdfast.demo.worker_processes import WorkerFailed, WorkerProcesses
 
 DEMO = [sys.executable, "-m", "holdfast.demo"]
 OTHER_PLAN = """
 import sys
 from holdfast import JobState
 from holdfast.demo import main
-from holdfast.demo.jobs import reminder, welcome
+from holdfast.demo.tasks import reminder, welcome
 from holdfast.demo.plan import Planned
 
 mails = [welcome.call(user=n) for n in range(5)]
@@ -146,15 +146,15 @@ def test_the_workers_go_when_the_demo_is_told_to_go(hf: Holdfast, demo: "subproc
 
 def test_a_worker_that_cannot_start_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOLDFAST_DSN", "host=/nowhere")
-    with Crew() as crew:
-        crew.start("anchor")
+    with WorkerProcesses() as workers:
+        workers.start("anchor")
 
         def failed() -> bool:
             with suppress(WorkerFailed):
-                crew.check()
+                workers.check()
                 return False
             return True
 
         eventually(failed)
         with pytest.raises(WorkerFailed, match=r"(?s)worker anchor ended with code 1:.*does not answer"):
-            crew.check()
+            workers.check()

@@ -38,7 +38,7 @@ def sources(monkeypatch, **found: list[Path]) -> None:
 
 
 def server_of(version: int) -> Path:
-    for each in binaries.installed():
+    for each in binaries.installed_servers():
         if each.major == version:
             return each.directory
     pytest.skip(f"NO POSTGRESQL {version} ON THIS MACHINE: data of that version was not tried")
@@ -68,7 +68,7 @@ def test_packages_come_before_wheels_and_the_newest_of_a_source_comes_first(fake
     old, new, wheel = fake("15.4"), fake("16.1"), fake("18.4")
     sources(monkeypatch, packages=[old, new], wheel=[wheel])
     assert embedded.find_binaries() == new
-    assert [each.version for each in binaries.installed()] == ["16.1", "15.4", "18.4"]
+    assert [each.version for each in binaries.installed_servers()] == ["16.1", "15.4", "18.4"]
 
 
 def test_what_is_named_comes_first(fake, monkeypatch):

@@ -55,7 +55,7 @@ def test_it_moves_in_a_coroutine_too(clock):
 @pytest.mark.parametrize(
     ("given", "parts", "error", "said"),
     [
-        ((), {}, BadValue, "says not how far. Write clock.advance(hours=1)."),
+        ((), {}, BadValue, "must be given. Write clock.advance(hours=1)."),
         ((), {"hour": 1}, UnknownOption, "clock.advance has no option 'hour'. Did you mean 'hours'?"),
         ((timedelta(1),), {"hours": 1}, BadValue, "give either a timedelta or parts of one, not both"),
         ((3600,), {}, BadValue, "by 3600: must be a timedelta. Write clock.advance(seconds=…)."),

@@ -179,7 +179,7 @@ def test_in_a_coroutine_too(welcome, holdfast_dsn, aassert_enqueued, arefute_enq
     [
         ("welcome", {"args": {"usr_id": 7}}, BadArguments, "no argument 'usr_id'. Did you mean 'user_id'?"),
         ("welcome", {"quue": "mail"}, UnknownOption, "no option 'quue'. Did you mean 'queue'?"),
-        ("welcome", {"user_id": 7}, UnknownOption, "goes into args={'user_id': …}."),
+        ("welcome", {"user_id": 7}, UnknownOption, "Put the arguments of the task into args={'user_id': …}."),
         ("welcome", {"args": [7]}, BadValue, "must be a mapping of arguments"),
         ("welcome", {"args": {"name": object()}}, BadValue, "cannot be in a payload"),
         ("welcome", {"run_at": datetime(2040, 1, 1)}, BadValue, "time zone"),  # noqa: DTZ001 - that is the point

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.operations.claiming import Claimed, Refusal, Report
 from holdfast.telemetry import Counted, emit, subscribe
 from holdfast.telemetry.metrics import Family, Metrics, exposition
-from holdfast.telemetry.metrics.process import MOST_KEYS, OTHER
+from holdfast.telemetry.metrics.exposition import OTHER
+from holdfast.telemetry.metrics.process import MOST_KEYS
 
 
 def read(families):

@@ -4,8 +4,9 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.operations.base import Blocking, Load, Namespace, operation, twin
+from holdfast.operations.base import Namespace, operation, stream, twin
 from holdfast.operations.dead import Dead
+from holdfast.operations.run_steps import Action, Load, Page, sleep_for
 from holdfast.values.call import Call
 from holdfast.values.errors import BadInput, UnknownMethod, UnknownOption
 
@@ -42,7 +43,7 @@ def ask(*values):
 
 
 class Things(Namespace):
-    called = "hf.things.list(…)"
+    called = "list(…)"
 
     @operation
     def find(self, name, *, loud=False):
@@ -67,10 +68,21 @@ class Things(Namespace):
     @operation
     def fill(self, jobs):
         ids = yield Load(jobs)
-        place = yield Blocking(lambda: "shelf")
+        place = yield Action(lambda: "shelf")
+        yield sleep_for(0)
         return ids, place
 
     afill = twin(fill)
+
+    @stream
+    def each(self, names):
+        """Yield a page for each name."""
+        for name in names:
+            found = yield ask(name)
+            yield sleep_for(0)
+            yield Page([found, found.upper()])
+
+    aeach = twin(each)
 
 
 @pytest.fixture
@@ -99,6 +111,17 @@ def test_an_error_that_an_operation_does_not_handle_is_raised(things):
 def test_a_step_may_load_jobs_or_block(things):
     assert things.fill(["x"]) == (["id of x"], "shelf")
     assert asyncio.run(things.afill(["x"])) == (["id of x"], "shelf")
+
+
+def test_a_stream_yields_the_values_of_its_pages(things):
+    async def values():
+        return [value async for value in things.aeach(["a", "b"])]
+
+    assert list(things.each(["a", "b"])) == ["a", "A", "b", "B"]
+    assert asyncio.run(values()) == ["a", "A", "b", "B"]
+    assert (things.aeach.__name__, things.each.__doc__) == ("aeach", "Yield a page for each name.")
+    with pytest.raises(UnknownOption, match=r"each\(\) has no option 'name'\. Did you mean 'names'"):
+        things.each(name="a")
 
 
 def test_an_operation_has_the_name_signature_and_docstring_of_its_method(things):

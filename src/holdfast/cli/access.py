@@ -3,7 +3,7 @@
 import click
 
 from holdfast.cli import times
-from holdfast.cli.output import Column, plural, show_json, show_table
+from holdfast.cli.output import Column, plural, show_json, show_rows
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.grants import GrantRow
@@ -26,10 +26,7 @@ def list_(settings: Settings) -> None:
     """List the roles that are restricted to some queues. Any other role may use all queues."""
     with settings.connect() as hf:
         found = hf.grants.list()
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No role is restricted to some queues.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No role is kept to some queues.")
 
 
 @access.command()

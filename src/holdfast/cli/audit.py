@@ -6,7 +6,7 @@ from datetime import datetime
 import click
 
 from holdfast.cli import times, values
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, show_rows
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.audit import AuditRow
 
@@ -31,10 +31,7 @@ def audit(
     """List the changes that people and programs made, latest first."""
     with settings.connect() as hf:
         found = hf.audit.list(target=target, action=action, who=who, since=since, limit=limit)
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No changes.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="Nothing was done.")
 
 
 _COLUMNS: list[Column[AuditRow]] = [

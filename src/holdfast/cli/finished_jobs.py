@@ -42,7 +42,7 @@ class _Finished(NamedTuple):
 
 
 @contextmanager
-def shown(hf: Holdfast, who: str | None = None) -> Iterator[None]:
+def showing_finished_jobs(hf: Holdfast, who: str | None = None) -> Iterator[None]:
     """Write a line on standard error for each job that this process finishes within the block."""
     console = _Console(hf, who)
     unsubscribe = subscribe(console.hear)

@@ -9,7 +9,15 @@ import click
 
 from holdfast.cli import times, values
 from holdfast.cli.jobs import how_far
-from holdfast.cli.output import STATE_STYLES, clean, console, first_line, json_text, on_terminal, show_json
+from holdfast.cli.output import (
+    STATE_STYLES,
+    clean,
+    console,
+    first_line,
+    on_terminal,
+    printable_json,
+    show_json,
+)
 from holdfast.cli.root import Failure
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.events import Event
@@ -37,7 +45,7 @@ def watch(ctx: click.Context, settings: Settings, job_id: UUID) -> None:
         handle = hf.job(job_id)
         if settings.as_json:
             for job in handle.watch():
-                click.echo(json_text(job))
+                click.echo(printable_json(job))
         elif on_terminal():
             job = _live(handle.watch(poll=0.2))
         else:
@@ -68,7 +76,7 @@ def events(
     with settings.connect() as hf:
         for event in hf.events.read(job_id=job_id, queue=queue, after=after, follow=follow):
             if settings.as_json:
-                click.echo(json_text(event))
+                click.echo(printable_json(event))
             else:
                 click.echo(_told(event, whose=job_id is None))
 

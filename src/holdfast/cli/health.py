@@ -2,7 +2,7 @@
 
 import click
 
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, show_rows
 from holdfast.cli.root import unknown_if_refused
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.health import QueueReport
@@ -31,8 +31,5 @@ def health(settings: Settings, ctx: click.Context, queue: str | None) -> None:
     """
     with unknown_if_refused(), settings.connect() as hf:
         found = hf.health.check(queue)
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No queues yet.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No queues yet.")
     ctx.exit(max((EXIT_CODES[row.status] for row in found), default=0))

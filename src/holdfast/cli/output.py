@@ -88,11 +88,19 @@ def show_table(columns: Sequence[Column[T]], rows: Sequence[T], *, empty: str, n
         _show_plain(columns, rows)
 
 
+def show_rows(columns: Sequence[Column[T]], rows: Sequence[T], *, as_json: bool, empty: str) -> None:
+    """Print the rows as a JSON document or as a table."""
+    if as_json:
+        show_json(rows)
+    else:
+        show_table(columns, rows, empty=empty)
+
+
 def show_json(document: Any) -> None:
-    click.echo(json_text(document, indent=2))
+    click.echo(printable_json(document, indent=2))
 
 
-def json_text(document: Any, *, indent: int | None = None) -> str:
+def printable_json(document: Any, *, indent: int | None = None) -> str:
     """Return the document as JSON. Characters that control a terminal become JSON escapes."""
     text = json.dumps(builtin(document), indent=indent, ensure_ascii=False)
     return _BEYOND_ASCII.sub(lambda found: found[0] if found[0].isprintable() else _in_json(found[0]), text)

@@ -7,7 +7,7 @@ from click.core import ParameterSource
 
 from holdfast.cli import times, values
 from holdfast.cli.names import doubt, known_tasks
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, show_json, show_rows
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.policies import PolicyRow
@@ -30,10 +30,7 @@ def list_(settings: Settings) -> None:
     """List the policies of tasks. A dash means that the task's queue or the default decides."""
     with settings.connect() as hf:
         found = hf.policies.list()
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No task has its own policy.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No task has a policy of its own.")
 
 
 @policy.command("set")

@@ -1,12 +1,10 @@
 """Commands about queues: list, pause, resume."""
 
-from datetime import datetime
-
 import click
 
 from holdfast.cli import configuring, times
 from holdfast.cli.names import doubt, known_queues
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, show_json, show_rows
 from holdfast.cli.root import refuse_unknown
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.queues import QueueRow
@@ -37,10 +35,7 @@ def list_(settings: Settings) -> None:
     """List the queues that were used or are paused. Shows the number of jobs in each."""
     with settings.connect() as hf:
         found = hf.queues.list()
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_QUEUES, found, empty="No queues yet.")
+    show_rows(_QUEUES, found, as_json=settings.as_json, empty="No queues yet.")
 
 
 _names = click.argument("names", metavar="QUEUE...", nargs=-1, required=True)
@@ -82,23 +77,15 @@ def _say(settings: Settings, names: tuple[str, ...], what: str, known: set[str] 
         doubt("queue", name, known)  # no error: a queue may be paused before its first job
 
 
-def _oldest(moment: datetime | None) -> str:
-    return times.absolute(moment) if moment else ""
-
-
-def _waits(moment: datetime | None) -> str:
-    return f"waits {times.lasting(moment)}" if moment else ""
-
-
 _QUEUES: list[Column[QueueRow]] = [
     Column("QUEUE", lambda row: row.name),
     Column("SCHEDULED", lambda row: row.scheduled, right=True),
     Column("PENDING", lambda row: row.pending, right=True),
     Column("HELD", lambda row: row.held, right=True),
-    Column("OLDEST", lambda row: _oldest(row.oldest_at), seen=lambda row: _waits(row.oldest_at)),
+    Column("OLDEST", lambda row: times.absolute(row.oldest_at), seen=lambda row: times.waits(row.oldest_at)),
     Column(
         "PAUSED_AT",
-        lambda row: _oldest(row.paused_at),
+        lambda row: times.absolute(row.paused_at),
         seen=lambda row: times.ago(row.paused_at) if row.paused_at else "",
         style="bold yellow",
     ),

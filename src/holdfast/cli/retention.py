@@ -7,7 +7,7 @@ from typing import Literal, cast
 import click
 
 from holdfast.cli import times
-from holdfast.cli.output import Column, show_json, show_table
+from holdfast.cli.output import Column, show_json, show_rows, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.exporting import Exported
 from holdfast.operations.retention import PartitionRow
@@ -74,10 +74,7 @@ def export(settings: Settings, directory: Path, *, shape: str, compress: bool, d
     with settings.connect() as hf:
         wanted = cast("Literal['csv', 'jsonl']", shape)
         files = hf.retention.export(directory, format=wanted, compress=compress, day=day)
-    if settings.as_json:
-        show_json(files)
-    else:
-        show_table(_FILES, files, empty="Nothing waits to be exported.")
+    show_rows(_FILES, files, as_json=settings.as_json, empty="Nothing waits to be exported.")
 
 
 def _size(amount: int) -> str:
@@ -100,7 +97,7 @@ def _goes(row: PartitionRow) -> str:
         case "keep":
             return "never"
         case _:
-            return times.absolute(row.goes_at) if row.goes_at else ""
+            return times.absolute(row.goes_at)
 
 
 def _goes_seen(row: PartitionRow) -> str:

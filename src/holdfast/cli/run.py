@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from holdfast.cli.application import AppNotFound, load_app
-from holdfast.cli.finished_jobs import shown
+from holdfast.cli.finished_jobs import showing_finished_jobs
 from holdfast.cli.output import plural
 from holdfast.cli.settings import Settings, dsn_option, pass_settings
 from holdfast.cli.times import span
@@ -127,7 +127,7 @@ def worker(
             if not supervised:
                 emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn))
             who = chosen.get("name") if supervised else None
-            with _announcing_stop(who), shown(hf, who) if shows else nullcontext():
+            with _announcing_stop(who), showing_finished_jobs(hf, who) if shows else nullcontext():
                 runner.run(drain=drain)
             return
         _made(hf, app, chosen)  # a mistake shows here once, and not in every child

@@ -10,7 +10,7 @@ import click
 
 from holdfast.cli import times, values
 from holdfast.cli.names import doubting_new
-from holdfast.cli.output import Column, clean, on_terminal, show_json, show_table
+from holdfast.cli.output import Column, clean, on_terminal, show_json, show_rows, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
@@ -108,10 +108,9 @@ def list_(settings: Settings) -> None:
     """List all schedules in words, with their next five times."""
     with settings.connect() as hf:
         found = hf.schedules.list(upcoming=_SHOWN)
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No schedules. Add one: holdfast schedule add --help")
+    show_rows(
+        _COLUMNS, found, as_json=settings.as_json, empty="No schedules. Add one: holdfast schedule add --help"
+    )
 
 
 @schedule.command()

@@ -8,10 +8,10 @@ import click
 
 from holdfast.cli import times
 from holdfast.cli.names import doubt_filter
-from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_json, show_live, show_table
+from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_live, show_rows
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
-from holdfast.operations.stats import By, Done, Stat, Statistic
+from holdfast.operations.stats import Activity, By, Stat, Statistic
 from holdfast.values.job import JobState
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -36,8 +36,8 @@ class QueueStats:
     )
     estimated: list[str] = field(default_factory=list)
     oldest_pending_at: datetime | None = None
-    hour: Done | None = None
-    day: Done | None = None
+    hour: Activity | None = None
+    day: Activity | None = None
     minutes: list[int] = field(default_factory=list)
 
     def add(self, stat: Stat) -> None:
@@ -74,10 +74,7 @@ def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None
         found = _look(hf, by, queue)
         if not found:
             doubt_filter(hf, queue, None)
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_columns(by), found, empty="No jobs.")
+    show_rows(_columns(by), found, as_json=settings.as_json, empty="No jobs.")
 
 
 def _look(hf: Holdfast, by: By, queue: str | None) -> list[QueueStats]:
@@ -138,7 +135,12 @@ def _columns(by: By) -> list[Column[QueueStats]]:
         Column("QUEUE", lambda row: row.queue),
         *([Column[QueueStats]("TASK", lambda row: row.task)] if by == "task" else []),
         *(_count(state) for state in states),
-        Column("OLDEST", lambda row: _absolute(row.oldest_pending_at), seen=_waits, spare=5),
+        Column(
+            "OLDEST",
+            lambda row: times.absolute(row.oldest_pending_at),
+            seen=lambda row: times.waits(row.oldest_pending_at),
+            spare=5,
+        ),
         Column("PAUSED", lambda row: "paused" if row.paused else "", style="bold yellow"),
         Column(
             "PER_MINUTE",
@@ -172,14 +174,6 @@ def _count(state: str) -> Column[QueueStats]:
         style=lambda row: STATE_STYLES[state] if row.counts[state] else "dim",
         spare={"cancelled": 9, "claimed": 8, "scheduled": 4}.get(state, 0),
     )
-
-
-def _absolute(moment: datetime | None) -> str:
-    return times.absolute(moment) if moment else ""
-
-
-def _waits(row: QueueStats) -> str:
-    return f"waits {times.lasting(row.oldest_pending_at)}" if row.oldest_pending_at else ""
 
 
 def _times(what: str, heading: str, *, spare: int) -> list[Column[QueueStats]]:

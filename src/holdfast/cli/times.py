@@ -37,6 +37,11 @@ def lasting(moment: datetime) -> str:
     return span(timedelta(seconds=seconds)) if seconds else "<1s"
 
 
+def waits(moment: datetime | None) -> str:
+    """`waits 12s`; empty without a time."""
+    return "" if moment is None else f"waits {lasting(moment)}"
+
+
 def ago(moment: datetime) -> str:
     """Return a moment relative to now: `3m 10s ago`, or `in 5m` for a later one."""
     distance = moment - datetime.now(UTC)
@@ -47,9 +52,9 @@ def ago(moment: datetime) -> str:
     return f"in {span(whole)}" if distance > timedelta(0) else f"{span(whole)} ago"
 
 
-def absolute(moment: datetime) -> str:
-    """Return a moment for a pipe: to the second, in UTC, in a form that sorts."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def absolute(moment: datetime | None) -> str:
+    """Return a moment for a pipe: to the second, in UTC, in a form that sorts; empty without one."""
+    return "" if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def local(moment: datetime) -> str:

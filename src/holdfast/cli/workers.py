@@ -5,7 +5,7 @@ from datetime import timedelta
 import click
 
 from holdfast.cli import times
-from holdfast.cli.output import STATE_STYLES, Column, plural, show_json, show_table
+from holdfast.cli.output import STATE_STYLES, Column, plural, show_json, show_rows, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.cli.values import duration
 from holdfast.database.pg_cron import pg_cron_script
@@ -29,10 +29,9 @@ def workers(settings: Settings, *, everyone: bool) -> None:
     """
     with settings.connect() as hf:
         found = [worker for worker in hf.workers.list() if everyone or worker.status != "left"]
-    if settings.as_json:
-        show_json(found)
-    else:
-        show_table(_COLUMNS, found, empty="No workers. Start one: holdfast worker app:hf")
+    show_rows(
+        _COLUMNS, found, as_json=settings.as_json, empty="No workers. Start one: holdfast worker app:hf"
+    )
 
 
 _COLUMNS: list[Column[WorkerRow]] = [

@@ -10,7 +10,6 @@
 
 from psycopg import AsyncConnection, Connection
 
-from holdfast.database.copy_in import aload_on, load_on
 from holdfast.database.doctor import examine
 from holdfast.database.dsn import without_driver
 from holdfast.database.on_connection import OnConnection
@@ -27,11 +26,9 @@ __all__ = [
     "OnConnection",
     "Outage",
     "Session",
-    "aload_on",
     "arun_on",
     "examine",
     "in_transaction",
-    "load_on",
     "run_on",
     "without_driver",
 ]

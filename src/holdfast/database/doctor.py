@@ -50,7 +50,7 @@ def examine(database: Database, *, healthy: bool = False) -> list[Finding]:
         for name, check in checks.items():
             findings += _findings(name, check, connection, healthy=healthy)
         if not any(finding.name == "schema" and finding.severity == "critical" for finding in findings):
-            findings_of_server = run_on(connection, doctor(healthy=healthy))
+            findings_of_server = run_on(connection, ask_doctor(healthy=healthy))
             findings += findings_of_server
     return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
@@ -142,7 +142,7 @@ def _scalar(connection: Connection[Any], query: str) -> Any:
     return connection.cursor(row_factory=scalar_row).execute(query).fetchone()
 
 
-def doctor(*, healthy: bool = False) -> Call[list[Finding]]:
+def ask_doctor(*, healthy: bool = False) -> Call[list[Finding]]:
     """Run the checks in the database. With `healthy`, include the checks that found nothing."""
     return _doctor(_read_findings, healthy)
 

@@ -27,6 +27,8 @@ C = TypeVar("C", bound=AsyncConnection[Any])
 
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
+# How often a connection that only listens is checked.
+PROBE_SECONDS = 5.0
 # The time for an abandoned call to end.
 ABANDON_SECONDS = 1.0
 # A role's timeouts are meant for the statements of applications, and would interrupt every duty. A function
@@ -331,9 +333,7 @@ class ListeningSession(Session):
 class Listener(_TimedConnection[ListeningConnection]):
     """A connection that waits for notifications, and is regularly checked by a query."""
 
-    async def listen(
-        self, channels: Sequence[str], *, probe_every: float = 5.0
-    ) -> AsyncGenerator[str | None, None]:
+    async def listen(self, channels: Sequence[str]) -> AsyncGenerator[str | None, None]:
         """Yield the payloads as they come; `None` at first and after each check that passed.
 
         Raises `DatabaseUnavailable` when the connection is lost or no longer answers.
@@ -343,11 +343,11 @@ class Listener(_TimedConnection[ListeningConnection]):
             connection = await self._within(CONNECT_TIMEOUT, self._subscribe(channels))
             while True:
                 yield None
-                probe_at = loop.time() + probe_every
+                probe_at = loop.time() + PROBE_SECONDS
                 while payloads := await self._notified(connection, until=probe_at):
                     for payload in payloads:
                         yield payload
-                await self._within(probe_every, self._probe(connection))
+                await self._within(PROBE_SECONDS, self._probe(connection))
         finally:
             await self.close()
 

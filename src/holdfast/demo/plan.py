@@ -1,4 +1,4 @@
-"""The jobs to enqueue, and how each should end: the demo succeeds if they end so."""
+"""The jobs to enqueue, and how each should end. The demo succeeds if all of them do."""
 
 import random
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from holdfast import JobState, NewJob
-from holdfast.demo.jobs import (
+from holdfast.demo.tasks import (
     catalogue,
     confirmation,
     hf,
@@ -23,10 +23,10 @@ from holdfast.demo.jobs import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """Jobs that should end alike: in this state (`None`: they never exist), after this many attempts."""
+    """Jobs of one kind: they should end in this state (`None`: never exist), after this many attempts."""
 
     what: str
-    fate: str
+    expected: str
     jobs: Sequence[NewJob]
     end: JobState | None = JobState.COMPLETED
     attempts: int = 1
@@ -68,22 +68,23 @@ PLAN = (
     Planned("confirmation", "rolled back with its order", [confirmation.call(order=13)], end=None),
 )
 
-Cast = dict[UUID, Planned]
+KindOfJob = dict[UUID, Planned]
+"""Which part of the plan each job belongs to."""
 
 
-def enqueue(plan: Sequence[Planned]) -> Cast:
-    """Enqueue everything in one call, and return which job belongs to which part of the plan."""
+def enqueue_plan(plan: Sequence[Planned]) -> KindOfJob:
+    """Enqueue everything in one call, and return the part of the plan of each job."""
     calls = [(job, kind) for kind in plan for job in kind.jobs if kind.end is not None]
-    random.Random(4).shuffle(calls)  # noqa: S311 - all kinds mixed, as on a busy day
+    random.Random(4).shuffle(calls)  # noqa: S311 - mixed, as on a busy day
     jobs = hf.enqueue_many(job for job, _ in calls)
-    cast = {job.id: kind for job, (_, kind) in zip(jobs, calls, strict=True)}
+    kinds = {job.id: kind for job, (_, kind) in zip(jobs, calls, strict=True)}
     for job in jobs:
-        if cast[job.id].end is JobState.CANCELLED:
+        if kinds[job.id].end is JobState.CANCELLED:
             job.cancel()
     for kind in plan:
         if kind.end is None:
-            cast |= dict.fromkeys(_enqueue_and_roll_back(kind.jobs), kind)
-    return cast
+            kinds |= dict.fromkeys(_enqueue_and_roll_back(kind.jobs), kind)
+    return kinds
 
 
 class SoldOut(Exception):  # noqa: N818 - bad luck, not a mistake

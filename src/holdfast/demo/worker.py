@@ -1,12 +1,12 @@
-"""A worker process of the demo: the same that `holdfast worker holdfast.demo.jobs:hf` starts."""
+"""A worker process of the demo. It does the same as `holdfast worker holdfast.demo.tasks:hf`."""
 
 import os
 import signal
 import sys
 import threading
 
-from holdfast.demo.crew import CONCURRENCY, LEASE_TIME
-from holdfast.demo.jobs import QUEUES, hf
+from holdfast.demo.tasks import QUEUES, hf
+from holdfast.demo.worker_processes import CONCURRENCY, LEASE_TIME
 
 
 def main(name: str) -> None:
@@ -15,7 +15,7 @@ def main(name: str) -> None:
 
 
 def _end_with_the_demo() -> None:
-    sys.stdin.read()  # the demo holds the other end: this returns when the demo is gone for any reason
+    sys.stdin.read()  # returns when the demo, which holds the other end, has ended for any reason
     os.kill(os.getpid(), signal.SIGTERM)
 
 

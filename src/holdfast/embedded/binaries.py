@@ -61,7 +61,7 @@ def find_binaries(explicit: str | Path | None = None, *, major: int | None = Non
             )
         return Path(named).absolute()
     supported: Path | None = None
-    for found in installed():
+    for found in installed_servers():
         if major in {None, found.major} and (major or found.major in SUPPORTED):
             return found.directory
         if supported is None and found.major in SUPPORTED:
@@ -85,7 +85,7 @@ def find_psql() -> Path | None:
     return Path(found) if found else None
 
 
-def installed() -> Iterator[Binaries]:
+def installed_servers() -> Iterator[Binaries]:
     """Yield every PostgreSQL server on this machine, in order of preference."""
     for source in SOURCES.values():
         yield from found_in(source)

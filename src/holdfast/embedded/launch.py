@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from holdfast.embedded.account import Account, choose_account, run
-from holdfast.embedded.binaries import Binaries, find_binaries, installed, major_of, readable, version
+from holdfast.embedded.binaries import Binaries, find_binaries, installed_servers, major_of, readable, version
 from holdfast.embedded.errors import EmbeddedError, HomeUnusable, ServerNotStarted, WrongVersion
 from holdfast.embedded.home import PORT, SOCKET, SUPERUSER, Home, shared_lock
 
@@ -33,7 +33,7 @@ def _choose_binaries(home: Home, explicit: Path | None) -> Path:
     """Return binaries of the version that created the data, from any source on this machine."""
     if not home.data.exists():
         return find_binaries(explicit)
-    needed = text(home.data / "PG_VERSION").strip()
+    needed = read_text(home.data / "PG_VERSION").strip()
     if not needed:
         hint = "Move it away, or set HOLDFAST_HOME to another place."
         raise HomeUnusable(f"{home.data} is not a PostgreSQL data directory", hint=hint)
@@ -51,7 +51,7 @@ def _choose_binaries(home: Home, explicit: Path | None) -> Path:
 
 def _steps_to_move(home: Home, old: str, new: Binaries) -> str:
     """Return the commands to type, with the path of the old binaries if they are on this machine."""
-    known = next((each.directory for each in installed() if each.major == major_of(old)), None)
+    known = next((each.directory for each in installed_servers() if each.major == major_of(old)), None)
     old_bin = known or Path(f"/usr/lib/postgresql/{old}/bin")
     dump = f"{shlex.quote(str(old_bin / 'pg_dump'))} --clean --if-exists --file jobs.sql"
     install = "" if known else f" Install PostgreSQL {old} first; the lines expect it in {old_bin}."
@@ -132,14 +132,16 @@ def _servers_in(data: Path) -> list[str]:
     Without /proc (macOS), PostgreSQL's own check of the shared memory is the only one.
     """
     processes = Path("/proc").glob("[0-9]*")
-    return [each.name for each in processes if text(each / "comm") == "postgres\n" and _works_in(data, each)]
+    return [
+        each.name for each in processes if read_text(each / "comm") == "postgres\n" and _works_in(data, each)
+    ]
 
 
 def _works_in(data: Path, process: Path) -> bool:
     try:
         return (process / "cwd").readlink() == data
     except PermissionError:  # root in a container may not read that; anyone may read the command line
-        return str(data) in text(process / "cmdline").split("\0")
+        return str(data) in read_text(process / "cmdline").split("\0")
     except OSError:
         return False
 
@@ -166,7 +168,7 @@ def _spawn(home: Home, binaries: Path, account: Account | None, settings: Mappin
         os.close(server_lock)
 
 
-def text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """Return the text of a file, or an empty text if it cannot be read."""
     try:
         return path.read_text(errors="replace")

@@ -17,7 +17,7 @@ from psycopg import pq, sql
 
 from holdfast.embedded.errors import ServerNotStarted
 from holdfast.embedded.home import SOCKET, Home, exclusive_lock, is_held, open_home, shared_lock
-from holdfast.embedded.launch import launch, text
+from holdfast.embedded.launch import launch, read_text
 
 _PATIENCE = 30.0  # seconds for a server to start (perhaps from a crash) or to stop
 
@@ -123,7 +123,7 @@ def _require_answer(home: Home) -> None:
 
 
 def _not_started(home: Home, what: str) -> ServerNotStarted:
-    tail = "\n".join(text(home.log).splitlines()[-20:])
+    tail = "\n".join(read_text(home.log).splitlines()[-20:])
     return ServerNotStarted(f"{what}. The end of {home.log}:\n{tail}")
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from holdfast.values import arrays
-from holdfast.values.call import Call, Rows, column, function, given, interval, one
+from holdfast.values.call import Call, Rows, column, function, interval, one
 
 _start = function(
     "start",
@@ -87,8 +87,8 @@ def progress_many(reports: Sequence[Progress]) -> Call[Unwritten]:
         arrays.numbers([report.percent for report in reports]),
         arrays.texts([report.stage for report in reports]),
         arrays.texts([report.message for report in reports]),
-        given([report.step for report in reports]),
-        given([report.state for report in reports]),
+        arrays.texts_if_any([report.step for report in reports]),
+        arrays.texts_if_any([report.state for report in reports]),
         True,
     )
 

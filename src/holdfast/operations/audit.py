@@ -29,7 +29,7 @@ class AuditRow(NamedTuple):
 class Audit(Namespace):
     """The changes that people and programs have made."""
 
-    called = "hf.audit.list(…)"
+    called = "list(…)"
 
     @operation
     @renamed(amount="limit")

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.operations.attempts import Progress, Published
 from holdfast.values import arrays
-from holdfast.values.call import Call, Rows, function, given, interval, nothing, texts
+from holdfast.values.call import Call, Rows, function, interval, nothing
 
 # Each job has one of these. A msgspec struct takes 0.1 µs to make, and a named tuple up to 0.5 µs. They
 # cannot be part of a reference cycle, so the garbage collector ignores them.
@@ -63,7 +63,15 @@ def claim(
     amount: int,
     above: int | None = None,
 ) -> Call[list[Claimed]]:
-    return _claim.plain(_read_claimed(lease), worker, lease, texts(queues), texts(tasks), amount, above)
+    return _claim.plain(
+        _read_claimed(lease),
+        worker,
+        lease,
+        arrays.texts_or_null(queues),
+        arrays.texts_or_null(tasks),
+        amount,
+        above,
+    )
 
 
 def claimed(*, worker: str, lease: str) -> Call[list[Claimed]]:
@@ -130,11 +138,11 @@ def finish(reports: Sequence[Report]) -> Call[list[Refusal]]:
         arrays.uuids([report.id for report in reports]),
         arrays.uuids(leases if len(set(leases)) > 1 else leases[:1]),
         None if outcomes.count("completed") == len(outcomes) else arrays.words(outcomes),
-        given([report.result for report in reports]),
-        given([report.error for report in reports]),
-        given([report.traceback for report in reports]),
-        given(retries),
-        given(delays),
+        arrays.texts_if_any([report.result for report in reports]),
+        arrays.texts_if_any([report.error for report in reports]),
+        arrays.texts_if_any([report.traceback for report in reports]),
+        arrays.texts_if_any(retries),
+        arrays.texts_if_any(delays),
         _durations([report.seconds for report in reports]),
         True,
     )

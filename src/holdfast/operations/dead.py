@@ -1,13 +1,15 @@
 """Dead letters: `hf.dead`."""
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.snapshots import SNAPSHOT, read_snapshots
 from holdfast.values import limits
 from holdfast.values.call import Call, function, nothing, one
+from holdfast.values.errors import UnknownOption
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.renamed import renamed
 
@@ -19,10 +21,20 @@ _purge_many = function("purge_many", f"{_FILTER}, everything boolean")
 _list_dead = function("list_dead", _FILTER, SNAPSHOT)
 
 
-class Dead(Namespace):
-    """Jobs that have failed for good. The filter `error` is a part of the last error."""
+class DeadFilter(TypedDict, total=False):
+    """A filter of dead jobs: `error` is a part of the last error, `after` and `before` limit the time of death."""
 
-    called = "hf.dead.list(…)"
+    queue: str | None
+    task: str | None
+    error: str | None
+    after: datetime | None
+    before: datetime | None
+
+
+class Dead(Namespace):
+    """Jobs that have failed for good. `DeadFilter` has the filters."""
+
+    called = "list(…)"
 
     @operation
     def replay(self, job: UUID | str, *, start_over: bool = False) -> Call[JobState]:
@@ -40,22 +52,18 @@ class Dead(Namespace):
     def replay_many(
         self,
         *,
-        queue: str | None = None,
-        task: str | None = None,
-        error: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
         everything: bool = False,
         limit: int | None = None,
         start_over: bool = False,
+        **which: Unpack[DeadFilter],
     ) -> Call[int]:
         """Put the matching dead jobs back on their queues, oldest first, and return their number.
 
         They continue after their finished steps, unless you ask them to start over. Without a filter it needs
         `everything=True`.
         """
-        _refuse_all(queue, task, error, after, before, everything=everything)
-        matching = _filter(queue, task, error, after, before, limit)
+        matching = _filter_values("replay_many", which, limit, "everything", "start_over")
+        _refuse_all(matching[:-1], everything=everything)
         return _replay_many(one, *matching, limits.truth("start_over", start_over), everything)
 
     areplay_many = twin(replay_many)
@@ -70,62 +78,42 @@ class Dead(Namespace):
     @operation
     @renamed(amount="limit")
     def purge_many(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        error: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        everything: bool = False,
-        limit: int | None = None,
+        self, *, everything: bool = False, limit: int | None = None, **which: Unpack[DeadFilter]
     ) -> Call[int]:
         """Remove the matching dead jobs for good, oldest first, and return their number.
 
         Without a filter it needs `everything=True`.
         """
-        _refuse_all(queue, task, error, after, before, everything=everything)
-        return _purge_many(one, *_filter(queue, task, error, after, before, limit), everything)
+        matching = _filter_values("purge_many", which, limit, "everything")
+        _refuse_all(matching[:-1], everything=everything)
+        return _purge_many(one, *matching, everything)
 
     apurge_many = twin(purge_many)
 
     @operation
     @renamed(amount="limit")
-    def list(
-        self,
-        *,
-        queue: str | None = None,
-        task: str | None = None,
-        error: str | None = None,
-        after: datetime | None = None,
-        before: datetime | None = None,
-        limit: int = 50,
-    ) -> Call["list[JobSnapshot]"]:
-        """Return the matching dead jobs, latest first. `after` and `before` limit the time of death."""
-        return _list_dead(read_snapshots, *_filter(queue, task, error, after, before, limit))
+    def list(self, *, limit: int = 50, **which: Unpack[DeadFilter]) -> Call["list[JobSnapshot]"]:
+        """Return the dead jobs that match, the latest first."""
+        return _list_dead(read_snapshots, *_filter_values("list", which, limit))
 
     alist = twin(list)
 
 
-def _filter(  # noqa: PLR0917 - in the order of the SQL functions
-    queue: str | None,
-    task: str | None,
-    error: str | None,
-    after: datetime | None,
-    before: datetime | None,
-    limit: int | None,
-) -> tuple[Any, ...]:
+def _filter_values(verb: str, which: DeadFilter, limit: int | None, *others: str) -> Sequence[Any]:
+    """Check a filter, and return it in the order of the SQL functions. Errors name the `others` as well."""
+    UnknownOption.check(which, DeadFilter.__annotations__, owner=f"{verb}()", also=["limit", *others])
+    after, before = which.get("after"), which.get("before")
     return (
-        queue,
-        task,
-        error,
+        which.get("queue"),
+        which.get("task"),
+        which.get("error"),
         None if after is None else limits.moment("after", after),
         None if before is None else limits.moment("before", before),
         None if limit is None else limits.integer("limit", limit, range(1, 2**31)),
     )
 
 
-def _refuse_all(*filters: object, everything: bool) -> None:
+def _refuse_all(filters: Sequence[object], *, everything: bool) -> None:
     # An empty text or None is probably a variable that was not set. It never means all jobs.
     if not limits.truth("everything", everything) and all(value in {None, ""} for value in filters):
         raise limits.refused(

@@ -1,7 +1,7 @@
-"""Enqueueing one job. Many jobs go by COPY: see `database.enqueue_many`."""
+"""Enqueueing one job. Many jobs go by COPY: see `database/copy_in.py`."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.values.call import Call, Rows, function, interval
 from holdfast.values.job import NewJob
@@ -14,25 +14,22 @@ _enqueue = function(
     "max_attempts integer, id uuid, headers jsonb, declared_attempts integer",
     value="text",
 )
-
-
-# The same function with fewer parameters, which is enough for most jobs and halves the values to send.
+# The same function with the parameters that most jobs need: half the values to send and to read.
 _enqueue_undeclared = _enqueue.without("declared_attempts")
 _enqueue_usual = _enqueue.without(*list(_enqueue.parameters)[4:])
-_enqueue_declared = _enqueue.without(*list(_enqueue.parameters)[4:-1])
+_enqueue_usual_declared = _enqueue.without(*list(_enqueue.parameters)[4:-1])
 
 
 def enqueue(job: NewJob, read: Callable[[Rows], T]) -> Call[T]:
     """Enqueue one job. The id is returned as text: making a `UUID` takes longer than the rest of the call."""
-    usual = (job.task, job.payload, job.queue, job.priority)
+    values: tuple[Any, ...] = (job.task, job.payload, job.queue, job.priority)
     more = (job.run_at, job.delay, job.max_attempts, job.id, job.headers)
-    declared = job.declared_attempts
     if more == (None, None, None, None, None):
-        if declared is None:
-            return _enqueue_usual.plain(read, *usual)
-        return _enqueue_declared.plain(read, *usual, declared)
-    delay = None if job.delay is None else interval(job.delay)
-    said = (*usual, job.run_at, delay, job.max_attempts, job.id, job.headers)
-    if declared is None:
-        return _enqueue_undeclared.plain(read, *said)
-    return _enqueue.plain(read, *said, declared)
+        chosen, chosen_declared = _enqueue_usual, _enqueue_usual_declared
+    else:
+        chosen, chosen_declared = _enqueue_undeclared, _enqueue
+        delay = None if job.delay is None else interval(job.delay)
+        values = (*values, job.run_at, delay, job.max_attempts, job.id, job.headers)
+    if job.declared_attempts is not None:
+        chosen, values = chosen_declared, (*values, job.declared_attempts)
+    return Call(chosen, values, read, plain=True)

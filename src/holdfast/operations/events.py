@@ -1,14 +1,12 @@
 """Events of jobs: `hf.events` reads and follows the log."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from holdfast.operations.base import Namespace
+from holdfast.operations.base import Namespace, stream, twin
 from holdfast.operations.results import End, ends_of
+from holdfast.operations.run_steps import Page, Stream, sleep_for
 from holdfast.operations.snapshots import unknown
 from holdfast.values import limits
 from holdfast.values.call import Call, function, one
@@ -42,8 +40,9 @@ class Event(NamedTuple):
 class Events(Namespace):
     """The events of one database."""
 
-    called = "hf.events.read(…)"
+    called = "read(…)"
 
+    @stream
     def read(
         self,
         *,
@@ -52,65 +51,40 @@ class Events(Namespace):
         after: str | None = None,
         follow: bool = True,
         poll: float = 0.5,
-    ) -> Iterator[Event]:
+    ) -> Stream[Event]:
         """Yield the past events of a job, a queue or all jobs in order, and then new ones as they come.
 
         To continue after an event, even in another process, pass its `cursor` as `after`. A follower sees
         every event exactly once, whenever its transaction commits. `after="now"` leaves out past events, and
         `follow=False` leaves out new ones. The events of one job end with the job.
         """
-        feed = _Feed(job_id, queue, after, poll)
-        if after == "now":
-            feed.after = self.carrier.run(feed.now())
-        while True:
-            ahead: str | None = None
-            if feed.quiet:
-                ahead = self.carrier.run(feed.now())
-            page = self.carrier.run(feed.read())
-            yield from feed.take(page, ahead)
-            if page:
-                continue
-            if feed.over or (not follow and feed.job is None):
-                return
-            ends = self.carrier.run(ends_of([str(feed.job)])) if feed.job is not None else []
-            if feed.is_over(ends) and follow:
-                feed.over = True  # read once more, for events just before its end
-            elif not follow:
-                return
-            else:
-                time.sleep(feed.poll)
+        return reading(job_id=job_id, queue=queue, after=after, follow=follow, poll=poll)
 
-    async def aread(
-        self,
-        *,
-        job_id: UUID | str | None = None,
-        queue: str | None = None,
-        after: str | None = None,
-        follow: bool = True,
-        poll: float = 0.5,
-    ) -> AsyncIterator[Event]:
-        feed = _Feed(job_id, queue, after, poll)
-        if after == "now":
-            feed.after = await self.carrier.arun(feed.now())
-        while True:
-            ahead: str | None = None
-            if feed.quiet:
-                now = await self.carrier.arun(feed.now())
-                ahead = now
-            page = await self.carrier.arun(feed.read())
-            for event in feed.take(page, ahead):
-                yield event
-            if page:
-                continue
-            if feed.over or (not follow and feed.job is None):
-                return
-            ends = await self.carrier.arun(ends_of([str(feed.job)])) if feed.job is not None else []
-            if feed.is_over(ends) and follow:
-                feed.over = True
-            elif not follow:
-                return
-            else:
-                await asyncio.sleep(feed.poll)
+    aread = twin(read)
+
+
+def reading(
+    *, job_id: UUID | str | None, queue: str | None, after: str | None, follow: bool, poll: float
+) -> Stream[Event]:
+    """Yield the pages of `hf.events.read`."""
+    feed = _Feed(job_id, queue, after, poll)
+    if after == "now":
+        feed.after = yield feed.now()
+    while True:
+        ahead = (yield feed.now()) if feed.quiet else None
+        page = yield feed.read()
+        yield Page(feed.take(page, ahead))
+        if page:
+            continue
+        if feed.over or (not follow and feed.job is None):
+            return
+        ends = (yield ends_of([str(feed.job)])) if feed.job is not None else []
+        if feed.is_over(ends) and follow:
+            feed.over = True  # and once more, for what came before its end
+        elif not follow:
+            return
+        else:
+            yield sleep_for(feed.poll)
 
 
 class _Feed:

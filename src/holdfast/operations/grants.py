@@ -32,8 +32,6 @@ class GrantRow(NamedTuple):
 class Grants(Namespace):
     """The roles of one database that may use only some queues."""
 
-    called = "hf.grants.list()"
-
     @operation
     def grant(self, role: str, queues: Sequence[str]) -> Call[None]:
         """Restrict a role to these queues and the ones that it was granted before.

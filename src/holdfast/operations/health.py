@@ -5,7 +5,8 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.database import examine
 from holdfast.database.doctor import Finding
-from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.telemetry.metrics import Overview, exposition, families_of, questions
 from holdfast.values import limits
 from holdfast.values.call import Call, Rows, function
@@ -36,7 +37,7 @@ _health = function("health", "queue text", ", ".join(QueueReport._fields))
 class Health(Namespace):
     """The health of the queues and the database."""
 
-    called = "hf.health.check(…)"
+    called = "check(…)"
 
     @operation
     def check(self, queue: str | None = None) -> Call[list[QueueReport]]:
@@ -56,7 +57,7 @@ class Health(Namespace):
         With `healthy` the checks that found nothing are included, as `ok`.
         """
         limits.truth("healthy", healthy)
-        found: list[Finding] = yield Blocking(lambda: examine(self._holdfast.database, healthy=healthy))
+        found: list[Finding] = yield Action(lambda: examine(self._holdfast.database, healthy=healthy))
         return found
 
     adoctor = twin(doctor)

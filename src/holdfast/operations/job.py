@@ -1,17 +1,18 @@
 """A handle on one job: its id, and the operations of `hf.jobs` and `hf.dead` with that id filled in."""
 
-import asyncio
 import inspect
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 from uuid import UUID
 
-from holdfast.operations.base import Carrier, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, stream, twin
 from holdfast.operations.dead import Dead
-from holdfast.operations.events import Event
+from holdfast.operations.events import Event, reading
 from holdfast.operations.jobs import Jobs
+from holdfast.operations.results import gathering
+from holdfast.operations.run_steps import Carrier, Page, Steps, Stream, sleep_for
+from holdfast.operations.snapshots import get_job
 from holdfast.values import limits
 from holdfast.values.call import Call
 from holdfast.values.job import JobId, JobSnapshot
@@ -91,51 +92,39 @@ class Job(Generic[R_co]):
     purge = _of_dead(Dead.purge)
     apurge = twin(purge)
 
-    def result(self, timeout: timedelta | float | None = None) -> R_co:
+    @operation
+    def result(self, timeout: timedelta | float | None = None) -> Steps[R_co]:
         """Wait for the end of the job, and return the result of its handler.
 
         Raises `JobFailed` if it is dead, `JobCancelled` if it was cancelled, `JobNotFound` if there is no
         such job, and `TimeoutError` if it has not ended within this many seconds.
         """
-        (result,) = self.holdfast.jobs.gather([self], timeout=timeout)
+        result: R_co
+        (result,) = yield from gathering(self.holdfast, [self], timeout, return_exceptions=False)
         return result
 
-    async def aresult(self, timeout: timedelta | float | None = None) -> R_co:  # noqa: ASYNC109 - the twin of result
-        """The async twin of `result`."""
-        (result,) = await self.holdfast.jobs.agather([self], timeout=timeout)
-        return result
+    aresult = twin(result)
 
-    def watch(self, *, poll: float = 0.5) -> Iterator[JobSnapshot]:
+    @stream
+    def watch(self, *, poll: float = 0.5) -> Stream[JobSnapshot]:
         """Yield the current state of the job, and again after each change, until it has ended."""
-        last = None
+        last: JobSnapshot | None = None
         while last is None or not last.state.final:
-            snapshot = self.refresh()
+            snapshot = yield get_job(self.id)
             if snapshot != last:
-                yield snapshot
+                yield Page([snapshot])
             last = snapshot
-            if not last.state.final:
-                time.sleep(limits.number("poll", poll, 0.01, 3600))
+            if not snapshot.state.final:
+                yield sleep_for(limits.number("poll", poll, 0.01, 3600))
 
-    async def awatch(self, *, poll: float = 0.5) -> AsyncIterator[JobSnapshot]:
-        """The async twin of `watch`."""
-        last = None
-        while last is None or not last.state.final:
-            snapshot = await self.arefresh()
-            if snapshot != last:
-                yield snapshot
-            last = snapshot
-            if not last.state.final:
-                await asyncio.sleep(limits.number("poll", poll, 0.01, 3600))
+    awatch = twin(watch)
 
-    def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Iterator[Event]:
+    @stream
+    def events(self, *, after: str | None = None, follow: bool = True, poll: float = 0.5) -> Stream[Event]:
         """Yield the past and new events of the job until it has ended. See `hf.events.read`."""
-        return self.holdfast.events.read(job_id=self.id, after=after, follow=follow, poll=poll)
+        return reading(job_id=self.id, queue=None, after=after, follow=follow, poll=poll)
 
-    def aevents(
-        self, *, after: str | None = None, follow: bool = True, poll: float = 0.5
-    ) -> AsyncIterator[Event]:
-        """The async twin of `events`."""
-        return self.holdfast.events.aread(job_id=self.id, after=after, follow=follow, poll=poll)
+    aevents = twin(events)
 
     def __repr__(self) -> str:
         return f"<job {self.id}>"

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, overload
 from uuid import UUID
 
-from holdfast.operations.base import Namespace, Steps, operation, twin
-from holdfast.operations.results import agather, gather
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.results import gathering
+from holdfast.operations.run_steps import Steps, arun_steps, run_steps
 from holdfast.operations.snapshots import get_job, list_jobs
 from holdfast.values import limits
 from holdfast.values.call import Call, Rows, function, interval, one
@@ -75,7 +76,7 @@ class Cancelled(NamedTuple):
 class Jobs(Namespace):
     """The jobs of one database, identified by their ids."""
 
-    called = "hf.jobs.list(…)"
+    called = "list(…)"
 
     @operation
     def get(self, job: UUID | str) -> Call[JobSnapshot]:
@@ -229,7 +230,8 @@ class Jobs(Namespace):
         If one has no result, this raises the error of `job.result()` at once. With `return_exceptions` it
         returns the error instead of that result.
         """
-        return gather(self._holdfast, jobs, timeout, return_exceptions=return_exceptions)
+        steps = gathering(self._holdfast, jobs, timeout, return_exceptions=return_exceptions)
+        return run_steps(steps, self.carrier)
 
     @overload
     async def agather(
@@ -255,7 +257,8 @@ class Jobs(Namespace):
         return_exceptions: bool = False,
     ) -> "list[Any]":
         """The async twin of `gather`."""
-        return await agather(self._holdfast, jobs, timeout, return_exceptions=return_exceptions)
+        steps = gathering(self._holdfast, jobs, timeout, return_exceptions=return_exceptions)
+        return await arun_steps(steps, self.carrier)
 
     @operation
     @renamed(amount="limit")

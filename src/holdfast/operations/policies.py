@@ -16,7 +16,6 @@ _set_retry_policy = function("set_retry_policy", f"{_POLICY}, declared boolean")
 _declare_retry_policy = function("declare_retry_policy", _POLICY)
 _reset_retry_policy = function("reset_retry_policy", "task text")
 _list_retry_policies = function("list_retry_policies")
-_retry_delay = function("retry_delay", "task text, attempt integer, queue text")
 
 
 class PolicyRow(NamedTuple):
@@ -33,8 +32,6 @@ class PolicyRow(NamedTuple):
 
 class Policies(Namespace):
     """The retry policies of the tasks in one database."""
-
-    called = "hf.policies.list()"
 
     @operation
     def set(self, task: str, policy: RetryPolicy) -> Call[None]:
@@ -65,10 +62,6 @@ def declare_policy(task: str, policy: RetryPolicy | None, max_attempts: int | No
     """Store the policy that the code declares. It does not change a policy that an operator has set."""
     attempts = max_attempts if policy is None or max_attempts is not None else policy.max_attempts
     return _declare_retry_policy(nothing, task, *_values(policy, attempts))
-
-
-def retry_delay(task: str, attempt: int, queue: str = "default") -> Call[timedelta]:
-    return _retry_delay(one, task, attempt, queue)
 
 
 def _values(policy: RetryPolicy | None, attempts: int | None) -> tuple[Any, ...]:

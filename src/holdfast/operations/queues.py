@@ -23,8 +23,6 @@ class QueueRow(NamedTuple):
 class Queues(Namespace):
     """The queues of one database."""
 
-    called = "hf.queues.list()"
-
     @operation
     def pause(self, queue: str) -> Call[None]:
         """Stop workers from claiming jobs of this queue. Running jobs continue."""

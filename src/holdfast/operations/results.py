@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.operations.snapshots import find_job, unknown
 from holdfast.values import arrays, limits
 from holdfast.values.call import Call, function, nothing
@@ -50,53 +51,25 @@ def ends_of(ids: Sequence[str]) -> Call[list[End]]:
     return _ends.plain(lambda rows: [End._make(row) for row in rows], arrays.words(ids))
 
 
-def gather(
+def gathering(
     holdfast: "Holdfast",
     jobs: "Iterable[Job[Any]]",
     timeout: timedelta | float | None,
     *,
     return_exceptions: bool,
-) -> list[Any]:
+) -> Steps[list[Any]]:
     """Wait until all of these jobs have ended. See `hf.jobs.gather`."""
-    waits, seconds = _Waits(holdfast, jobs), _seconds(timeout)
-    if waits.missing and seconds is not None and seconds < AT_ONCE:  # too short to wait: ask once
-        for end in holdfast.carrier.run(ends_of(waits.missing)):
-            waits.look(end, return_exceptions)
+    waits = _Waits(holdfast, jobs, _seconds(timeout), return_exceptions)
+    if waits.is_short:
+        for end in (yield ends_of(waits.missing)):
+            waits.look(end)
     waits.begin()
     try:
-        with contextlib.suppress(concurrent.futures.TimeoutError):
-            for future in concurrent.futures.as_completed(waits.futures, seconds):
-                waits.look(future.result(), return_exceptions)
-        if (question := waits.question(return_exceptions, seconds)) is not None:
+        yield Action(waits.wait, waits.await_ends)
+        if (question := waits.question()) is not None:
             with contextlib.suppress(HoldfastError):
-                waits.found = holdfast.carrier.run(question)
-        return waits.results(return_exceptions, seconds)
-    finally:
-        waits.drop()
-
-
-async def agather(
-    holdfast: "Holdfast",
-    jobs: "Iterable[Job[Any]]",
-    timeout: timedelta | float | None,  # noqa: ASYNC109 - the twin of gather
-    *,
-    return_exceptions: bool,
-) -> list[Any]:
-    """The async twin of `gather`."""
-    waits, seconds = _Waits(holdfast, jobs), _seconds(timeout)
-    if waits.missing and seconds is not None and seconds < AT_ONCE:
-        for end in await holdfast.carrier.arun(ends_of(waits.missing)):
-            waits.look(end, return_exceptions)
-    waits.begin()
-    try:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                for future in asyncio.as_completed(map(asyncio.wrap_future, waits.futures)):
-                    waits.look(await future, return_exceptions)
-        if (question := waits.question(return_exceptions, seconds)) is not None:
-            with contextlib.suppress(HoldfastError):
-                waits.found = await holdfast.carrier.arun(question)
-        return waits.results(return_exceptions, seconds)
+                waits.found = yield question
+        return waits.results()
     finally:
         waits.drop()
 
@@ -104,49 +77,74 @@ async def agather(
 class _Waits:
     """The jobs that one caller waits for, and the ends that are known so far."""
 
-    def __init__(self, holdfast: "Holdfast", jobs: "Iterable[Job[Any]]") -> None:
+    def __init__(
+        self,
+        holdfast: "Holdfast",
+        jobs: "Iterable[Job[Any]]",
+        seconds: float | None,
+        return_exceptions: bool,
+    ) -> None:
         if _is_job(jobs):
             raise limits.refused("jobs", jobs, "must be a list of jobs", hint="Write [job], or job.result().")
         jobs = list(jobs)
         for job in jobs:
             if not _is_job(job):
                 raise limits.refused("jobs", job, "must be jobs", hint="Use hf.job(id) for an id.")
+        self._seconds = seconds
+        self._return_exceptions = return_exceptions
         self._tasks = holdfast.tasks
         self._ids = [str(job.id) for job in jobs]
         self._ends: dict[str, End] = {}
         self._waiting = holdfast.resources.waiting
         self._asked: list[str] = []
-        self.futures: list[concurrent.futures.Future[End]] = []
+        self._futures: list[concurrent.futures.Future[End]] = []
         self.found: JobSnapshot | None = None
 
     @property
     def missing(self) -> list[str]:
         return [job_id for job_id in self._ids if job_id not in self._ends]
 
+    @property
+    def is_short(self) -> bool:
+        """Return whether the timeout is too short to wait for a notification."""
+        return bool(self.missing) and self._seconds is not None and self._seconds < AT_ONCE
+
     def begin(self) -> None:
         self._asked = self.missing
-        self.futures = self._waiting.add(self._asked)
+        self._futures = self._waiting.add(self._asked)
 
-    def look(self, end: End, return_exceptions: bool) -> None:
+    def wait(self) -> None:
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            for future in concurrent.futures.as_completed(self._futures, self._seconds):
+                self.look(future.result())
+
+    async def await_ends(self) -> None:
+        """The async twin of `wait`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                for future in asyncio.as_completed(map(asyncio.wrap_future, self._futures)):
+                    self.look(await future)
+
+    def look(self, end: End) -> None:
         self._ends[end.id] = end
-        if not return_exceptions and (error := _failure(end)) is not None:
+        if not self._return_exceptions and (error := _failure(end)) is not None:
             raise error
 
-    def question(self, return_exceptions: bool, seconds: float | None) -> Call[JobSnapshot | None] | None:
+    def question(self) -> Call[JobSnapshot | None] | None:
         """Return the call that asks for the state of a late job, unless the caller is only polling."""
-        if not self.missing or return_exceptions or seconds is None or seconds < AT_ONCE:
+        if not self.missing or self._return_exceptions or self._seconds is None or self.is_short:
             return None
         return find_job(UUID(self.missing[0]))
 
-    def results(self, return_exceptions: bool, seconds: float | None) -> list[Any]:
-        if self.missing and not return_exceptions:
-            raise _late(self.missing, seconds, self.found)
-        return [self._result(job_id, seconds) for job_id in self._ids]
+    def results(self) -> list[Any]:
+        if self.missing and not self._return_exceptions:
+            raise _late(self.missing, self._seconds, self.found)
+        return [self._result(job_id) for job_id in self._ids]
 
-    def _result(self, job_id: str, seconds: float | None) -> Any:
+    def _result(self, job_id: str) -> Any:
         end = self._ends.get(job_id)
         if end is None:
-            return _late([job_id], seconds)
+            return _late([job_id], self._seconds)
         if (error := _failure(end)) is not None:
             return error
         try:
@@ -160,7 +158,7 @@ class _Waits:
 
     def drop(self) -> None:
         """Stop waiting for the jobs that have not ended."""
-        for job_id, future in zip(self._asked, self.futures, strict=True):
+        for job_id, future in zip(self._asked, self._futures, strict=True):
             if not future.done():
                 self._waiting.drop(job_id, future)
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.values.call import Call, function, one
 
 if TYPE_CHECKING:
@@ -63,8 +64,6 @@ class ExportColumn(NamedTuple):
 class Retention(Namespace):
     """The days of finished jobs and events that are kept."""
 
-    called = "hf.retention.list()"
-
     @operation
     def due(self) -> Call["list[DueExport]"]:
         """Return the days that wait for an export, because the setting `disposal` is `export`."""
@@ -90,7 +89,7 @@ class Retention(Namespace):
         """
         from holdfast.operations.exporting import export_days  # noqa: PLC0415 - few processes export
 
-        exported: list[Exported] = yield Blocking(
+        exported: list[Exported] = yield Action(
             lambda: export_days(
                 self._holdfast.database, directory, to=to, shape=format, compress=compress, day=day
             )

@@ -4,37 +4,37 @@ hf.schedules.add("nightly", report.call(kind="full"), cron="0 2 * * *", zone="Eu
 hf.schedules.add("beat", ping, every=30)
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 from uuid import UUID
 
 import msgspec
 
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.job import Job
-from holdfast.task import Task, named_job
-from holdfast.telemetry import emit
-from holdfast.values import limits, schedule
-from holdfast.values.call import Call, Rows, column, function, interval, one
-from holdfast.values.encoding import shown
-from holdfast.values.errors import BadArguments, BadValue, UnknownOption
-from holdfast.values.job import NewJob, Priority
-from holdfast.values.renamed import renamed
-from holdfast.values.schedule import Missed
-
-Scheduled = NewJob | Task[..., Any] | str
-"""The job of a schedule: a call (`task.call(…)`), a task that needs no arguments, or a task's name."""
-
-_SCHEDULE = (
-    "name text, task text, cron text, every interval, zone text, payload jsonb, queue text, "
-    "priority integer, max_attempts integer, missed text, overlap boolean, jitter interval"
+from holdfast.operations.schedule_fields import (
+    PARAMETERS,
+    USUAL,
+    Scheduled,
+    ScheduleKeywords,
+    in_order,
+    job_fields,
+    schedule_fields,
 )
-_add_schedule = function("add_schedule", f"{_SCHEDULE}, declared boolean")
-_declare_schedule = function("declare_schedule", _SCHEDULE)
-_change_schedule = function("change_schedule", _SCHEDULE)
+from holdfast.task import Task
+from holdfast.telemetry import emit
+from holdfast.values import limits
+from holdfast.values.call import Call, Rows, column, function, one
+from holdfast.values.encoding import shown
+from holdfast.values.errors import BadArguments, BadValue
+from holdfast.values.renamed import renamed
+from holdfast.values.schedule import check_times
+
+_add_schedule = function("add_schedule", f"{PARAMETERS}, declared boolean")
+_declare_schedule = function("declare_schedule", PARAMETERS)
+_change_schedule = function("change_schedule", PARAMETERS)
 _pause_schedule = function("pause_schedule", "name text")
 _resume_schedule = function("resume_schedule", "name text")
 _remove_schedule = function("remove_schedule", "name text")
@@ -48,29 +48,6 @@ _list_schedules = function(
 _upcoming = function("upcoming", "name text, amount integer")
 _next_occurrence = function("next_occurrence", "cron text, after timestamptz, zone text")
 _cron_in_words = function("cron_in_words", "cron text")
-_USUAL_SCHEDULE = {
-    "zone": "UTC",
-    "payload": "{}",
-    "queue": "default",
-    "priority": int(Priority.SYSTEM),
-    "missed": "once",
-    "overlap": True,
-    "jitter": timedelta(0),
-}
-
-
-class ScheduleKeywords(TypedDict, total=False):
-    """The options of a schedule. `Schedule` explains its times; the other options are those of its jobs."""
-
-    cron: str | None
-    every: timedelta | float | None
-    zone: str | None
-    missed: Missed | None
-    overlap: bool | None
-    jitter: timedelta | float | None
-    queue: str | None
-    priority: int | None
-    max_attempts: int | None
 
 
 class ScheduleRow(NamedTuple):
@@ -102,8 +79,6 @@ class ScheduleRow(NamedTuple):
 class Schedules(Namespace):
     """The schedules of one database."""
 
-    called = "hf.schedules.list()"
-
     @operation
     def add(
         self,
@@ -120,10 +95,9 @@ class Schedules(Namespace):
         schedule stays paused, and a schedule that an operator has made or changed stays as it is. With
         `declared=False` you act as the operator, and an existing name is refused.
         """
-        said = _said(name, job, payload, self._of_task(job, options))
-        if ("cron" in said) == ("every" in said):
-            raise limits.refused("cron", said.get("cron"), "give either cron or every")
-        return add_schedule(name, said, declared=limits.truth("declared", declared))
+        fields = schedule_fields(name, job, payload, self._of_task(job, options))
+        check_times(fields.get("cron"), fields.get("every"))
+        return add_schedule(name, fields, declared=limits.truth("declared", declared))
 
     aadd = twin(add)
 
@@ -136,7 +110,7 @@ class Schedules(Namespace):
         **options: Unpack[ScheduleKeywords],
     ) -> Call[datetime]:
         """Change these options as an operator, and return the next time. The change overrides the code."""
-        return _change_schedule(one, *_schedule_values(name, _said(name, job, payload, options)))
+        return _change_schedule(one, *in_order(name, schedule_fields(name, job, payload, options)))
 
     achange = twin(change)
 
@@ -207,8 +181,8 @@ class Schedules(Namespace):
             times = task.settings.schedule
             assert times is not None  # noqa: S101 - only tasks with a schedule were chosen
             try:
-                said = {**_job(task), **asdict(times)}
-                self.carrier.run(add_schedule(name, said, declared=True))
+                fields = {**job_fields(task), **asdict(times)}
+                self.carrier.run(add_schedule(name, fields, declared=True))
             except BadArguments as error:
                 hint = "Give them defaults, or use hf.schedules.add(name, task.call(…), cron=…)."
                 raise _refused(task, f"the task needs arguments: {error.message}", hint) from error
@@ -231,9 +205,9 @@ class Schedules(Namespace):
         return given
 
 
-def add_schedule(name: str, said: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
-    """Add a schedule and return its next time. The keys of `said` are the parameters of the function."""
-    values = _schedule_values(name, {**_USUAL_SCHEDULE, **said})
+def add_schedule(name: str, fields: Mapping[str, Any], *, declared: bool) -> Call[datetime]:
+    """Add a schedule and return its next time. The keys of `fields` are the parameters of the function."""
+    values = in_order(name, {**USUAL, **fields})
     return _declare_schedule(one, *values) if declared else _add_schedule(one, *values, False)
 
 
@@ -244,63 +218,9 @@ def list_schedules(upcoming: int) -> Call[list[ScheduleRow]]:
     return _list_schedules(read, upcoming)
 
 
-def _schedule_values(name: str, said: Mapping[str, Any]) -> list[Any]:
-    given = {**said, "name": name}
-    for field in ("every", "jitter"):
-        if given.get(field) is not None:
-            given[field] = interval(given[field])
-    return [given.get(parameter) for parameter in _change_schedule.parameters]
-
-
 def _refused(task: Task[..., Any], why: str, hint: str | None) -> BadValue:
     """Return the error for a schedule that a task declares; it names the task."""
     times = task.settings.schedule
     return limits.refused(
         "schedule", times and (times.cron or times.every), f"of task {task.name}: {why}", hint=hint
     )
-
-
-def _said(name: str, job: Scheduled | None, payload: Any, options: ScheduleKeywords) -> dict[str, Any]:
-    """Check what the caller gives for a schedule, and return it under the parameter names in SQL."""
-    limits.name("name", name)
-    for option in options:
-        if option not in _RULES:
-            raise UnknownOption.among(option, [*_RULES, "job", "payload"], owner="a schedule")
-    said = {option: _RULES[option](value) for option, value in options.items() if value is not None}
-    if payload is not msgspec.UNSET:
-        if isinstance(job, NewJob | Task):
-            raise limits.refused(
-                "payload", payload, "is for a task by name", hint="Write task.call(…) with the arguments."
-            )
-        said["payload"] = named_job("payload", payload).payload
-    if isinstance(job, str):
-        said["task"] = limits.name("task", job)
-        return said
-    return said if job is None else {**_job(job), **said}
-
-
-def _job(job: NewJob | Task[..., Any]) -> dict[str, Any]:
-    """Return the job that the schedule enqueues at each of its times. The job cannot choose a time."""
-    new_job = job.call() if isinstance(job, Task) else job
-    if not isinstance(new_job, NewJob):
-        raise limits.refused(
-            "job", job, "must be a call, a task or the name of a task", hint="Write task.call(…)."
-        )
-    for field in ("run_at", "delay", "id", "headers"):
-        if (value := getattr(new_job, field)) is not None:
-            raise limits.refused(
-                field,
-                value,
-                "cannot be given: the schedule sets the times and makes many jobs",
-                hint="Leave it out.",
-            )
-    fields = ("task", "payload", "queue", "priority", "max_attempts")
-    return {field: value for field in fields if (value := getattr(new_job, field)) is not None}
-
-
-_RULES: dict[str, Callable[[object], Any]] = {
-    **schedule.RULES,
-    "queue": partial(limits.name, "queue"),
-    "priority": limits.priority,
-    "max_attempts": limits.max_attempts,
-}

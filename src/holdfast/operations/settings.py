@@ -79,7 +79,7 @@ class SettingRow(NamedTuple):
 class Settings(Namespace):
     """The settings of the queues of one database."""
 
-    called = "hf.settings.list(…)"
+    called = "list(…)"
 
     @operation
     def configure(self, queue: str, **settings: Unpack[SettingKeywords]) -> Call["list[Change]"]:
@@ -87,9 +87,7 @@ class Settings(Namespace):
 
         `hf.settings.configure("mail", retention=timedelta(days=7), max_attempts=5)`. No restart is needed.
         """
-        for name in settings:
-            if name not in NAMES:
-                raise UnknownOption.among(name, NAMES, owner="a queue")
+        UnknownOption.check(settings, NAMES, owner="a queue")
         values = {name: _plain(name, value) for name, value in settings.items()}
         text = msgspec.json.encode(values).decode()
         return _configure(lambda rows: [Change._make(row) for row in rows], limits.text("queue", queue), text)

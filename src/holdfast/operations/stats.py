@@ -37,7 +37,7 @@ class Times(NamedTuple):
     p99: timedelta | None
 
 
-class Done(NamedTuple):
+class Activity(NamedTuple):
     """The work done in an hour or a day. `failed` counts attempts, and `failures` is their share of all."""
 
     completed: int
@@ -62,8 +62,8 @@ class Statistic(NamedTuple):
     dead: int
     estimated: bool
     waiting_since: datetime | None
-    hour: Done
-    day: Done
+    hour: Activity
+    day: Activity
     minutes: list[int]
     """The jobs completed in each minute of the last hour, the oldest first."""
 
@@ -73,7 +73,7 @@ _gauges = function("gauges")
 _clock = function("clock")
 
 
-def _done(window: str) -> str:
+def _activity(window: str) -> str:
     counts = ["completed", "failed", "dead", "cancelled", "per_second", "failures"]
     times = [f"{what}_{figure}" for what in ("wait", "run") for figure in Times._fields]
     return ", ".join(f"{window}_{name}" for name in [*counts, *times])
@@ -81,14 +81,14 @@ def _done(window: str) -> str:
 
 _NOW = "queue, task, paused_at, waiting, scheduled, running, dead, estimated, waiting_since"
 _statistics = function(
-    "statistics", "by text, queue text", f"{_NOW}, {_done('hour')}, {_done('day')}, minutes"
+    "statistics", "by text, queue text", f"{_NOW}, {_activity('hour')}, {_activity('day')}, minutes"
 )
 
 
 class Stats(Namespace):
     """The number of jobs in the queues, and the recent work."""
 
-    called = "hf.stats.count()"
+    called = "count()"
 
     @operation
     def count(self) -> Call[list[Stat]]:
@@ -123,9 +123,9 @@ def clock() -> Call[datetime]:
 def _read(row: Row) -> Statistic:
     values: Iterator[Any] = iter(row)
     now = list(islice(values, len(_NOW.split(", "))))
-    return Statistic._make([*now, _read_done(values), _read_done(values), next(values)])
+    return Statistic._make([*now, _read_activity(values), _read_activity(values), next(values)])
 
 
-def _read_done(values: Iterator[Any]) -> Done:
-    counts = list(islice(values, len(Done._fields) - 2))
-    return Done._make([*counts, *(Times._make(islice(values, len(Times._fields))) for _ in range(2))])
+def _read_activity(values: Iterator[Any]) -> Activity:
+    counts = list(islice(values, len(Activity._fields) - 2))
+    return Activity._make([*counts, *(Times._make(islice(values, len(Times._fields))) for _ in range(2))])

@@ -5,9 +5,10 @@ from typing import NamedTuple
 from uuid import UUID
 
 from holdfast.operations import duties
-from holdfast.operations.base import Blocking, Namespace, Steps, operation, twin
+from holdfast.operations.base import Namespace, operation, twin
+from holdfast.operations.run_steps import Action, Steps
 from holdfast.values import arrays
-from holdfast.values.call import Call, function, interval, one, texts
+from holdfast.values.call import Call, function, interval, one
 
 _register = function(
     "register",
@@ -40,8 +41,6 @@ class WorkerRow(NamedTuple):
 class Workers(Namespace):
     """The workers of one database, and the duties that they share."""
 
-    called = "hf.workers.list()"
-
     @operation
     def recover(self, timeout: timedelta | None = None) -> Call[int]:
         """Take back the jobs of lost workers, and return their number.
@@ -56,7 +55,7 @@ class Workers(Namespace):
     @operation
     def tick(self) -> Steps[list[tuple[str, str | None]]]:
         """Run every duty once, for a database without workers. Return each with its error, if any."""
-        done: list[tuple[str, str | None]] = yield Blocking(
+        done: list[tuple[str, str | None]] = yield Action(
             lambda: self._holdfast.database.run_patiently(duties.tick())
         )
         return done
@@ -85,7 +84,16 @@ def register(
     pid: int,
     version: str,
 ) -> Call[str]:
-    return _register.plain(one, name, texts(queues), texts(tasks), interval(lease_time), host, pid, version)
+    return _register.plain(
+        one,
+        name,
+        arrays.texts_or_null(queues),
+        arrays.texts_or_null(tasks),
+        interval(lease_time),
+        host,
+        pid,
+        version,
+    )
 
 
 def heartbeat(worker: str) -> Call[datetime]:

@@ -33,7 +33,7 @@ from holdfast.schema.steps import (
     as_owner,
     closing,
     in_transactions,
-    settings,
+    session_settings,
 )
 from holdfast.values.errors import NotReady
 
@@ -134,7 +134,7 @@ def _create_roles(conn: Connection[Any], lock_timeout: timedelta) -> list[str]:
 
 
 def _begin(conn: Connection[Any], name: str, lock_timeout: timedelta) -> None:
-    _execute(conn, settings("local", lock_timeout))
+    _execute(conn, session_settings("local", lock_timeout))
     # `_with_retries` tries this in new transactions. A waiting statement would hold a snapshot, and a `create
     # index concurrently` of the other installer would wait for its end.
     if not _scalar(conn, "select pg_try_advisory_xact_lock(%s)", LOCK):
@@ -153,7 +153,7 @@ def _run_outside_transaction(conn: Connection[Any], file: File, patience: timede
     `conn` is idle in read committed, so it has no snapshot that an index build would wait for.
     """
     with psycopg.connect(conn.info.dsn, password=conn.info.password, autocommit=True) as outside:
-        _execute(outside, settings("session", patience))
+        _execute(outside, session_settings("session", patience))
         _execute(outside, as_owner("session"))
         _run(outside, file)
 

@@ -13,7 +13,7 @@ from holdfast.schema.steps import (
     as_owner,
     closing,
     in_transactions,
-    settings,
+    session_settings,
 )
 
 
@@ -24,7 +24,7 @@ def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), rol
     steps = in_transactions(plan.todo(installed))
     scripts = [_script(plan, step) for step in steps]
     if roles:
-        opening = f"begin;\n{settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
+        opening = f"begin;\n{session_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
         scripts.append(f"{opening}\n\n-- The roles of its users.\n{CREATE_ROLES};\ncommit;\n")
     if not scripts:
         return f"{head}-- Nothing is missing.\n"
@@ -34,14 +34,14 @@ def print_sql(plan: Plan | None = None, *, installed: Iterable[Record] = (), rol
 def _script(plan: Plan, step: Sequence[File]) -> str:
     files = "\n".join(f"-- {file.name}.sql\n{file.text}" for file in step)
     if all(file.transactional for file in step):
-        opening = f"begin;\n{settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
+        opening = f"begin;\n{session_settings('local', LOCK_TIMEOUT)}\nselect pg_advisory_xact_lock({LOCK});"
         opening += f"\n{as_owner('local')}"
         if any(file.with_functions for file in step):
             opening += f"\n{LANES_FIRST};"
         ending = "commit;"
     else:
         stop = "\\set ON_ERROR_STOP on"
-        opening = f"{stop}\n{settings('session', PATIENCE)}\nselect pg_advisory_lock({LOCK});"
+        opening = f"{stop}\n{session_settings('session', PATIENCE)}\nselect pg_advisory_lock({LOCK});"
         opening += f"\n{as_owner('session')}"
         ending = f"select pg_advisory_unlock({LOCK});\n"
         ending += "\n".join(f"reset {name};" for name in ("role", *SETTINGS))

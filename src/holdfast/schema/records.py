@@ -19,7 +19,7 @@ def installed(conn: Connection[Any]) -> list[Record]:
     except pg.InsufficientPrivilege:
         if conn.info.transaction_status != TransactionStatus.IDLE:
             raise
-        return cursor.execute(SHOWN).fetchall()
+        return cursor.execute(SHOWN_RECORDS).fetchall()
 
 
 # Read from the catalog, because to_regclass() reads the session's cache, which may miss the commit of another
@@ -40,7 +40,7 @@ from holdfast.migration
 """
 
 # For roles that may not read the table.
-SHOWN = """
+SHOWN_RECORDS = """
 select name, kind, checksum, version
 from holdfast.installed
 """

@@ -41,7 +41,7 @@ SETTINGS = {
 }
 
 
-def settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
+def session_settings(scope: Literal["local", "session"], lock_timeout: timedelta) -> str:
     """Return the settings that make a file run the same for every role and database."""
     chosen = SETTINGS | {"lock_timeout": str(max(1, lock_timeout // timedelta(milliseconds=1)))}
     isolation = ["set transaction isolation level read committed, read write;"] if scope == "local" else []

@@ -8,7 +8,7 @@ from psycopg import Connection, errors as pg
 from psycopg.rows import args_row
 
 from holdfast.schema.plan import Plan, Record, load, newest
-from holdfast.schema.records import RECORDS, SHOWN
+from holdfast.schema.records import RECORDS, SHOWN_RECORDS
 from holdfast.values.errors import NotAllowed, SchemaMissing, SchemaOutdated
 
 
@@ -24,7 +24,7 @@ def verify(conn: Connection[Any], plan: Plan | None = None) -> None:
         try:
             records = cursor.execute(RECORDS).fetchall()
         except pg.InsufficientPrivilege:
-            records = cursor.execute(SHOWN).fetchall()
+            records = cursor.execute(SHOWN_RECORDS).fetchall()
     _refuse_mismatch(plan or load(), records)
 
 

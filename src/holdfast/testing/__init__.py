@@ -17,10 +17,10 @@ pytest run loads this package where Holdfast is installed. So it loads nothing t
 not, and a worker only when one runs.
 """
 
+from holdfast.testing.assertions import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
 from holdfast.testing.clocks import Clock
-from holdfast.testing.crashing import Crash, Crashes
+from holdfast.testing.crashes import Crash, Crashes
 from holdfast.testing.draining import adrain_queue, drain_queue
-from holdfast.testing.expecting import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
 from holdfast.testing.fixtures import (
     SETTINGS,
     aassert_enqueued_fixture,
@@ -37,7 +37,7 @@ from holdfast.testing.fixtures import (
     inline_fixture,
     refute_enqueued_fixture,
 )
-from holdfast.testing.inlining import HandlerFailed, inline
+from holdfast.testing.inline_mode import HandlerFailed, inline
 
 __all__ = [
     "SETTINGS",

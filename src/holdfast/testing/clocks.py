@@ -24,7 +24,7 @@ class Clock:
         self._dsn = dsn
 
     def now(self) -> datetime:
-        """Return the time in that database, in UTC. Holdfast judges everything by it."""
+        """Return the time in that database, in UTC. Holdfast takes every time from it."""
         return self._run(_now(_time))
 
     async def anow(self) -> datetime:
@@ -32,10 +32,10 @@ class Clock:
 
     def advance(self, by: timedelta | None = None, **parts: float) -> datetime:
         """Move the clock by a timedelta or `hours=3, minutes=30`, and return the new time."""
-        return self._run(advance(_length(by, parts)))
+        return self._run(advance_clock(_length(by, parts)))
 
     async def aadvance(self, by: timedelta | None = None, **parts: float) -> datetime:
-        return await self._arun(advance(_length(by, parts)))
+        return await self._arun(advance_clock(_length(by, parts)))
 
     def set(self, at: datetime) -> datetime:
         """Set the clock to this time, from which it continues."""
@@ -53,7 +53,7 @@ class Clock:
             return await arun_on(connection, call)
 
 
-def advance(by: timedelta) -> Call[datetime]:
+def advance_clock(by: timedelta) -> Call[datetime]:
     return _advance(_time, by.total_seconds())
 
 
@@ -69,7 +69,7 @@ def _length(by: timedelta | None, parts: dict[str, float]) -> timedelta:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise limits.refused(part, value, "must be a number")
     if by is None and not parts:
-        raise limits.refused("by", by, "says not how far", hint="Write clock.advance(hours=1).")
+        raise limits.refused("by", by, "must be given", hint="Write clock.advance(hours=1).")
     if by is not None and parts:
         raise limits.refused("by", by, "give either a timedelta or parts of one, not both")
     if by is not None and not isinstance(by, timedelta):

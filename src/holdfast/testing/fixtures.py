@@ -14,12 +14,12 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import embedded, schema
 from holdfast.client import Holdfast
+from holdfast.testing.assertions import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
 from holdfast.testing.clocks import Clock
-from holdfast.testing.crashing import Crashes
+from holdfast.testing.crashes import Crashes
 from holdfast.testing.draining import adrain_queue, drain_queue
-from holdfast.testing.expecting import aassert_enqueued, arefute_enqueued, assert_enqueued, refute_enqueued
 from holdfast.testing.homes import temporary_home
-from holdfast.testing.inlining import inline
+from holdfast.testing.inline_mode import inline
 from holdfast.values.job import JobSnapshot
 
 SETTINGS = {

@@ -46,7 +46,9 @@ class Arguments:
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the payload for a call with these arguments; raises `BadArguments` or `BadPayload`."""
         signature = self.signature
-        given = signature.seal(self._bind(args, kwargs) if args else kwargs)
+        given = self._bind(args, kwargs) if args else kwargs
+        if signature.secrets:
+            given = signature.seal(given)
         try:
             text = to_json(signature.fit(given))
             if not signature.scalar:

@@ -35,6 +35,15 @@ def texts(values: Iterable[str | None]) -> str:
     )
 
 
+def texts_or_null(values: Sequence[str] | None) -> str | None:
+    return None if values is None else texts(values)
+
+
+def texts_if_any(values: Sequence[str | None]) -> str | None:
+    """Return an array of texts, or NULL if there is none among them."""
+    return None if values.count(None) == len(values) else texts(values)
+
+
 def numbers(values: Sequence[float | None]) -> str:
     """Return an array of numbers; one that is not finite becomes NULL."""
     # JSON has the same form for numbers and null as PostgreSQL, and is six times as fast as repr().

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from holdfast.values import arrays
-
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Rows = Sequence[Row]
@@ -75,12 +73,3 @@ def column(rows: Rows) -> list[Any]:
 def interval(delay: timedelta) -> str:
     # In seconds: a day in PostgreSQL has 23 or 25 hours when clocks change, but never in Python.
     return f"{delay.days * 86400 + delay.seconds}.{delay.microseconds:06d} seconds"
-
-
-def given(values: list[str | None]) -> str | None:
-    """Return the values as an array, or None if all of them are None."""
-    return None if values.count(None) == len(values) else arrays.texts(values)
-
-
-def texts(values: Sequence[str] | None) -> str | None:
-    return None if values is None else arrays.texts(values)

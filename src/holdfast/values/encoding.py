@@ -48,12 +48,13 @@ def to_json(value: Any) -> bytes:
         raise Unstorable("", f"{_TOO_DEEP}, or contains itself") from None
     except Exception as error:  # a foreign object's own conversion may raise anything
         raise _first_trouble(value, foreign=True) or Unstorable("", str(error)) from error
+    is_long = len(text) >= _LONG_ENOUGH
     # A possible NUL, NaN or long number. The same characters may also be harmless text.
-    if b"\\u0000" in text or b"null" in text or _has_many_digits(text):
+    if b"\\u0000" in text or b"null" in text or (is_long and _has_many_digits(text)):
         trouble = _first_trouble(msgspec.to_builtins(value, enc_hook=_as_plain))
         if trouble:
             raise trouble
-    if _is_deep(text, lambda: msgspec.to_builtins(value, enc_hook=_as_plain)):
+    if is_long and _is_deep(text, lambda: msgspec.to_builtins(value, enc_hook=_as_plain)):
         raise Unstorable("", _TOO_DEEP)
     return text
 
@@ -113,12 +114,12 @@ _encoder = msgspec.json.Encoder(enc_hook=_as_plain)
 
 
 def _has_many_digits(text: bytes) -> bool:
-    return len(text) >= _LONG_ENOUGH and _MANY_DIGITS in text.translate(_AS_ZEROS)
+    return _MANY_DIGITS in text.translate(_AS_ZEROS)
 
 
 def _is_deep(text: bytes, value: Callable[[], Any]) -> bool:
     """Return whether a JSON value is too deep to be read. Calls `value` only if it may be."""
-    if len(text) < _LONG_ENOUGH or text.count(b"[") + text.count(b"{") <= LEVELS:
+    if text.count(b"[") + text.count(b"{") <= LEVELS:
         return False
     containers = _containers([value()])
     for _ in range(LEVELS):

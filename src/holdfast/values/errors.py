@@ -39,7 +39,7 @@ fields of the class. `from_sqlstate` is the one place where a code becomes a cla
 
 import difflib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 from uuid import UUID
 
@@ -165,6 +165,15 @@ class UnknownOption(BadInput):
 
     option: str | None = None
     suggestion: str | None = None
+
+    @classmethod
+    def check(
+        cls, options: Iterable[str], known: Collection[str], *, owner: str, also: Sequence[str] = ()
+    ) -> None:
+        """Raise the error for the first option that is not known. A hint may name those in `also`."""
+        for option in options:
+            if option not in known:
+                raise cls.among(option, [*known, *also], owner=owner)
 
     @classmethod
     def among(cls, option: str, known: Iterable[str], *, owner: str, hint: str | None = None) -> Self:

@@ -44,8 +44,7 @@ class Schedule:
         overlap: bool = True,
         jitter: timedelta | float = 0,
     ) -> None:
-        if (cron is None) == (every is None):
-            raise limits.refused("cron", cron, "give either cron or every")
+        check_times(cron, every)
         given = {
             "cron": cron,
             "every": every,
@@ -58,7 +57,13 @@ class Schedule:
             object.__setattr__(self, field, None if value is None else RULES[field](value))
 
 
-def interval(value: object) -> timedelta:
+def check_times(cron: object, every: object) -> None:
+    """Refuse a schedule with both a cron expression and an interval, or with neither."""
+    if (cron is None) == (every is None):
+        raise limits.refused("cron", cron, "give either cron or every")
+
+
+def _every(value: object) -> timedelta:
     """Return the interval of a schedule."""
     length = limits.duration("every", value)
     if not _SECOND <= length <= _YEAR or length.microseconds:
@@ -66,14 +71,14 @@ def interval(value: object) -> timedelta:
     return length
 
 
-def policy(value: object) -> Missed:
+def _missed(value: object) -> Missed:
     """Return what to do about missed times."""
     if value in _MISSED:
         return cast("Missed", value)
     raise limits.refused("missed", value, f"must be one of {', '.join(_MISSED)}")
 
 
-def spread(value: object) -> timedelta:
+def _jitter(value: object) -> timedelta:
     """Return the largest random delay of a job."""
     length = limits.duration("jitter", value)
     if length > _DAY:
@@ -81,7 +86,7 @@ def spread(value: object) -> timedelta:
     return length
 
 
-def expression(value: object) -> str:
+def _cron(value: object) -> str:
     """Return a cron expression with the right number of fields. The database checks the rest."""
     text = limits.text("cron", value)
     fields = text.split()
@@ -96,10 +101,10 @@ def expression(value: object) -> str:
 
 
 RULES: dict[str, Callable[[object], Any]] = {
-    "cron": expression,
-    "every": interval,
+    "cron": _cron,
+    "every": _every,
     "zone": partial(limits.text, "zone"),
-    "missed": policy,
+    "missed": _missed,
     "overlap": partial(limits.truth, "overlap"),
-    "jitter": spread,
+    "jitter": _jitter,
 }

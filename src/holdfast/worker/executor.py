@@ -33,7 +33,7 @@ from holdfast.values.job import (
 from holdfast.values.options import TaskOptions
 from holdfast.values.secret import scrub
 from holdfast.worker.context import Context
-from holdfast.worker.failure import ERROR_LENGTH, clean, failure_of, secrets_of
+from holdfast.worker.failure import ERROR_LENGTH, failure_of, secrets_of, storable
 from holdfast.worker.held import Running
 from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
@@ -223,7 +223,7 @@ class Executor:
         emit(event, job=job.id, task=job.task, **attempts, **end, error=outcome.error)
 
     def _cleaned(self, job: Claimed, text: str) -> str:
-        return clean(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
+        return storable(scrub(str(text), secrets_of(job, self._registry)), ERROR_LENGTH)
 
 
 async def _with_timeout(limit: timedelta, handler: Awaitable[Any]) -> Any:

@@ -23,7 +23,9 @@ def failure(error: BaseException, secrets: list[str]) -> Failed:
     name = type(error).__name__
     try:
         trace = _truncated(scrub(_trace(error), secrets), TRACEBACK_LENGTH)
-        return Failed(clean(scrub(_message(error), secrets), ERROR_LENGTH), name, clean(trace, len(trace)))
+        return Failed(
+            storable(scrub(_message(error), secrets), ERROR_LENGTH), name, storable(trace, len(trace))
+        )
     except Exception:  # noqa: BLE001 - an error without a text must still end the attempt
         return Failed(name, name)
 
@@ -47,7 +49,7 @@ def secrets_of(job: Claimed, registry: Registry) -> list[str]:
     return found
 
 
-def clean(text: str, length: int) -> str:
+def storable(text: str, length: int) -> str:
     """Return a text that PostgreSQL can store: no NUL, no lone surrogates, not too long."""
     cut = text if len(text) <= length else text[: length - 1] + "…"
     return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -21,7 +21,7 @@ from holdfast.operations.claiming import LOCKED, Refusal, Report
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
 from holdfast.worker.context.notes import chunks
-from holdfast.worker.failure import ERROR_LENGTH, clean
+from holdfast.worker.failure import ERROR_LENGTH, storable
 
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024
@@ -195,7 +195,7 @@ class Finisher:
 
 def _without_values(report: Report, error: BadInput) -> Report:
     text = f"BadResult: the outcome cannot be stored: {error}"
-    return Report(report.id, report.lease, "failed", error=clean(text, ERROR_LENGTH))
+    return Report(report.id, report.lease, "failed", error=storable(text, ERROR_LENGTH))
 
 
 def _batch_size(reports: Sequence[Report]) -> int:

@@ -13,7 +13,7 @@ from holdfast.task import Registry, Task
 from holdfast.telemetry import emit
 from holdfast.values import limits
 from holdfast.values.errors import HoldfastError, nearest, suggest
-from holdfast.worker.failure import clean
+from holdfast.worker.failure import storable
 from holdfast.worker.monitor.http import Address
 from holdfast.worker.monitor.pages import served
 from holdfast.worker.runtime import Runtime, WorkerOptions
@@ -62,7 +62,7 @@ class Worker:
             poll_interval=limits.number("poll_interval", poll_interval, 0.01, 3600),
             grace=limits.number("grace", grace, 0, 86_400),
             notify=notify and not database.transaction_pooling,
-            name=None if name is None else clean(str(name), _NAME_LENGTH),
+            name=None if name is None else storable(str(name), _NAME_LENGTH),
             http=None if http is None else Address.of(http),
             max_isolated=None
             if max_isolated is None

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 from holdfast.operations.queues import QueueRow, list_queues
 from holdfast.operations.stats import Gauge, Stat, clock, count_jobs, gauges
 from holdfast.operations.workers import WorkerRow, list_workers
-from holdfast.telemetry.metrics.exposition import Family
+from holdfast.telemetry.metrics.exposition import OTHER, Family
 from holdfast.values.call import Call
 from holdfast.values.job import JobState
 
 WORKER_STATUSES = ("idle", "busy", "silent", "lost", "left")
 # This many queues have their own samples; those of the others are summed.
 MOST_QUEUES = 1000
-OTHER = "(other)"
 
 
 class Overview(NamedTuple):

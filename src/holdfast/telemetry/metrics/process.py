@@ -16,14 +16,13 @@ from operator import attrgetter
 from typing import Any
 
 from holdfast.operations.claiming import Claimed, Report
-from holdfast.telemetry.metrics.exposition import ROUND_TRIP, Family, Histogram
+from holdfast.telemetry.metrics.exposition import OTHER, ROUND_TRIP_SECONDS, Family, Histogram
 
 Key = tuple[str, str]
 
 # Pairs of queue and task beyond this number, or names of events, are counted together as "(other)".
 MOST_KEYS = 500
 MOST_EVENTS = 200
-OTHER = "(other)"
 
 # By outcome of a report: the help text of its counter.
 _OUTCOMES = {
@@ -58,7 +57,7 @@ class Metrics:
         self._named: Counter[str] = Counter()
         self._claims: Counter[str] = Counter()
         self._tallies: dict[Key, _Tally] = {}
-        self._round_trips = {name: Histogram(ROUND_TRIP) for name in ("claim", "finish", "heartbeat")}
+        self._round_trips = {name: Histogram(ROUND_TRIP_SECONDS) for name in ("claim", "finish", "heartbeat")}
         # How far the database's clock is ahead, in seconds. Waiting times use the database's clock only.
         self._offset: float | None = None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], None]] = {

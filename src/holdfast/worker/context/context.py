@@ -1,20 +1,21 @@
 """`Context`: the handler's access to its job, and its reports."""
 
-import asyncio
 import contextlib
 import inspect
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from holdfast.database import AsyncConnection, Connection, Database, arun_on, in_transaction, run_on
+from holdfast.database import AsyncConnection, Connection, Database, OnConnection, in_transaction
 from holdfast.operations import attempts, claiming
 from holdfast.operations.attempts import Memory
 from holdfast.operations.claiming import Claimed, Report
+from holdfast.operations.run_steps import Action, Steps, arun_steps, run_steps, sleep_for
 from holdfast.task import result_json
 from holdfast.values import limits
 from holdfast.values.call import Call
@@ -32,7 +33,7 @@ from holdfast.worker.context.notes import (
     json_text,
 )
 from holdfast.worker.context.tracking import Track
-from holdfast.worker.failure import clean
+from holdfast.worker.failure import storable
 
 T = TypeVar("T")
 
@@ -156,11 +157,11 @@ class Context:
         if stage is None or stage == last.stage:
             stage = last.stage
         else:
-            stage = clean(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
+            stage = storable(_checked_length("stage", stage, STAGE_LENGTH), STAGE_LENGTH)
         if message is None or message == last.message:
             message = last.message
         else:
-            message = clean(limits.text("message", message), MESSAGE_LENGTH)
+            message = storable(limits.text("message", message), MESSAGE_LENGTH)
         self._set_note(Note(percent, stage, message, last.step, last.state))
 
     def track(
@@ -217,9 +218,9 @@ class Context:
                 if inspect.iscoroutine(value):
                     value.close()
                 raise limits.refused("function", function, "is async", hint="Write await ctx.astep(…).")
-            keep = self._save_step(name, value, time.monotonic() - begun)
-            self._publish()  # earlier reports stand before the step in the log
-            return self._step_saved(name, self._required_database.run(keep))  # type: ignore[no-any-return]
+            steps = self._saving_step(name, value, time.monotonic() - begun)
+            saved: T = run_steps(steps, self._required_database)  # as JSON gives it back
+            return saved
 
     async def astep(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The async twin of `step`; the function may be async or plain."""
@@ -231,9 +232,8 @@ class Context:
             value = function(*args, **kwargs)
             if inspect.isawaitable(value):
                 value = await value
-            keep = self._save_step(name, value, time.monotonic() - begun)
-            await self._apublish()
-            return self._step_saved(name, await self._required_database.arun(keep))
+            steps = self._saving_step(name, value, time.monotonic() - begun)
+            return await arun_steps(steps, self._required_database)
 
     def step_key(self, name: str) -> str:
         """Return an idempotency key for the step: the same in every attempt, and unique to this job."""
@@ -252,7 +252,7 @@ class Context:
         if name in self._steps:
             return True, msgspec.json.decode(self._steps[name])
         self.raise_if_cancelled()
-        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=clean(name, STEP_LENGTH)))
+        self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=storable(name, STEP_LENGTH)))
         return False, None
 
     @contextlib.contextmanager
@@ -264,54 +264,38 @@ class Context:
             self._attempt_steps.discard(name)
             raise
 
-    def _save_step(self, name: str, value: Any, seconds: float) -> Call[str | None]:
+    def _saving_step(self, name: str, value: Any, seconds: float) -> Steps[Any]:
+        """Store the result of a step, and return it as the next attempt will find it."""
         text = json_text("result", value, STEP_LIMIT)
-        return attempts.keep_step(self._job.id, self._job.lease, name, text, seconds)
-
-    def _step_saved(self, name: str, text: str | None) -> Any:
-        self._steps[name] = text or "null"
+        yield from self._publishing()  # earlier reports stand before the step in the log
+        stored = yield attempts.keep_step(self._job.id, self._job.lease, name, text, seconds)
+        self._steps[name] = stored or "null"
         self._set_note((self.notes.note or _EMPTY_NOTE)._replace(step=""))
         return msgspec.json.decode(self._steps[name])
 
     def _set_note(self, note: Note) -> None:
         self.notes.note = note
 
-    def _publish(self) -> None:
+    def _publishing(self) -> Steps[None]:
         for some in chunks(self.notes.unpublished()):
-            self._required_database.run(attempts.publish_many(some))
+            yield attempts.publish_many(some)
             self.notes.published(some)
 
-    async def _apublish(self) -> None:
-        for some in chunks(self.notes.unpublished()):
-            await self._required_database.arun(attempts.publish_many(some))
-            self.notes.published(some)
-
-    def _publish_beside(self, connection: Connection[Any]) -> None:
+    def _publishing_beside(self, connection: Connection[Any] | AsyncConnection[Any]) -> Steps[None]:
         """Publish on another connection than the handler's, so that the keeper can write to the same rows.
 
         If the handler's transaction has locked those rows itself, the other connection would wait forever.
         Then the events go into that transaction, and stay unpublished here: it may be rolled back.
         """
         for some in chunks(self.notes.unpublished()):
-            call = attempts.publish_many(some, skip_locked=True)
-            for pause in KEEPER_PAUSES:
-                if not self._required_database.run(call).locked:
+            for seconds in KEEPER_PAUSES:
+                published = yield attempts.publish_many(some, skip_locked=True)
+                if not published.locked:
                     self.notes.published(some)
                     break
-                time.sleep(pause)
+                yield sleep_for(seconds)
             else:
-                run_on(connection, attempts.publish_many(some))
-
-    async def _apublish_beside(self, connection: AsyncConnection[Any]) -> None:
-        for some in chunks(self.notes.unpublished()):
-            call = attempts.publish_many(some, skip_locked=True)
-            for pause in KEEPER_PAUSES:
-                if not (await self._required_database.arun(call)).locked:
-                    self.notes.published(some)
-                    break
-                await asyncio.sleep(pause)
-            else:
-                await arun_on(connection, attempts.publish_many(some))
+                yield _on(connection, attempts.publish_many(some))
 
     # Completing the job in the handler's own transaction.
 
@@ -334,9 +318,7 @@ class Context:
             connection.transaction(),
         ):
             yield connection
-            self._refuse_ended(connection)
-            self._publish_beside(connection)
-            run_on(connection, self._completion())
+            run_steps(self._completing(connection), database)
             completed = True
         self.completed = completed  # False if the block raised a psycopg.Rollback, which ends here
 
@@ -347,9 +329,7 @@ class Context:
         with self._only_transaction() as database:
             async with database.ahandler_connection() as connection, connection.transaction():
                 yield connection
-                self._refuse_ended(connection)
-                await self._apublish_beside(connection)
-                await arun_on(connection, self._completion())
+                await arun_steps(self._completing(connection), database)
                 completed = True
         self.completed = completed
 
@@ -386,16 +366,15 @@ class Context:
             raise HoldfastError("this context has no database", hint="It was not made by a worker.")
         return self._database
 
-    def _refuse_ended(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    def _completing(self, connection: Connection[Any] | AsyncConnection[Any]) -> Steps[None]:
         if not in_transaction(connection):
             raise IllegalTransition(
                 f"the transaction of job {self._job.id} was ended inside its block",
                 hint="Do not commit or roll back inside it: leave the block, or raise.",
                 id=self.job_id,
             )
-
-    def _completion(self) -> Call[None]:
-        return claiming.complete(self._job.id, self._job.lease, self._result)
+        yield from self._publishing_beside(connection)
+        yield _on(connection, claiming.complete(self._job.id, self._job.lease, self._result))
 
     # Used by the worker.
 
@@ -429,6 +408,12 @@ class Context:
     def mark_cancelled(self) -> None:
         """Tell the handler to stop, because its job was cancelled or lost."""
         self._cancelled = True
+
+
+def _on(connection: Connection[Any] | AsyncConnection[Any], call: Call[Any]) -> Action:
+    """Return the step that runs a call on the handler's own connection."""
+    handlers = OnConnection(connection)
+    return Action(partial(handlers.run, call), partial(handlers.arun, call))
 
 
 def _checked_length(field: str, value: object, length: int) -> str:

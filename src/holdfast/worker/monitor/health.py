@@ -59,7 +59,7 @@ def why_not_ready(condition: Condition, blocked: float, now: float | None = None
     return [*why, *why_not_alive(condition, blocked, now)]
 
 
-def families_of(condition: Condition, blocked: float) -> Iterator[Family]:
+def gauges_of(condition: Condition, blocked: float) -> Iterator[Family]:
     """Yield the worker's gauges: its slots, its jobs, and its health."""
     now = time.monotonic()
     running = Family("holdfast_jobs_running", "gauge", "Jobs whose handlers run in this process.")

@@ -82,7 +82,7 @@ class Pages:
     async def metrics(self) -> Response:
         families = [
             *self._metrics.families(),
-            *health.families_of(self._condition(), self._probe.missed),
+            *health.gauges_of(self._condition(), self._probe.missed),
             *_process(self._started_at),
         ]
         return Response(200, exposition(families), CONTENT_TYPE)

@@ -7,10 +7,10 @@ from uuid import uuid4
 import pytest
 
 from holdfast import JobSnapshot, JobState, NewJob
-from holdfast.demo.picture import Picture
 from holdfast.demo.plan import Planned
-from holdfast.demo.throughput import Throughput
-from holdfast.demo.verdict import Verdict, judge
+from holdfast.demo.report import Comparison, compare
+from holdfast.demo.screen import Throughput
+from holdfast.demo.snapshot import Snapshot
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 MAIL = NewJob(task="mail")
@@ -33,17 +33,17 @@ def job(**fields: Any) -> JobSnapshot:
     return JobSnapshot(**usual | fields)
 
 
-def verdicts(kind: Planned, *jobs: JobSnapshot) -> list[Verdict]:
-    picture = Picture(1.0, {job.id: kind for job in jobs}, {job.id: job for job in jobs})
-    return list(judge([kind], picture, killed=None))
+def comparisons(kind: Planned, *jobs: JobSnapshot) -> list[Comparison]:
+    snapshot = Snapshot(1.0, {job.id: kind for job in jobs}, {job.id: job for job in jobs})
+    return list(compare([kind], snapshot, killed=None))
 
 
-def verdict(kind: Planned, *jobs: JobSnapshot) -> Verdict:
-    return verdicts(kind, *jobs)[0]
+def comparison(kind: Planned, *jobs: JobSnapshot) -> Comparison:
+    return comparisons(kind, *jobs)[0]
 
 
 def test_a_job_that_ended_so_is_as_planned():
-    assert verdict(Planned("mail", "is sent", [MAIL]), job()).as_planned
+    assert comparison(Planned("mail", "is sent", [MAIL]), job()).as_planned
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_job_that_ended_so_is_as_planned():
     ids=["another end", "no end", "too few attempts", "too early"],
 )
 def test_a_job_that_went_otherwise_is_not(fields: dict[str, Any], told: str):
-    found = verdict(
+    found = comparison(
         Planned("mail", "at the third attempt", [MAIL], attempts=3), job(**{"attempt": 3} | fields)
     )
     assert not found.as_planned
@@ -65,26 +65,26 @@ def test_a_job_that_went_otherwise_is_not(fields: dict[str, Any], told: str):
 
 
 def test_a_job_that_is_missing_is_not_as_planned():
-    found = verdict(Planned("mails", "are sent", [MAIL, MAIL]), job())
+    found = comparison(Planned("mails", "are sent", [MAIL, MAIL]), job())
     assert (found.happened, found.as_planned) == ("1 completed, 1 missing", False)
 
 
 def test_a_job_that_was_rolled_back_must_not_exist():
     kind = Planned("mail", "is rolled back", [MAIL], end=None)
-    assert verdict(kind).as_planned
-    assert not verdict(kind, job()).as_planned
+    assert comparison(kind).as_planned
+    assert not comparison(kind, job()).as_planned
 
 
 def test_a_worker_that_should_have_been_killed_must_have_been():
     kind = Planned("video", "loses its worker", [MAIL], loses_a_worker=True)
-    assert not verdicts(kind, job())[1].as_planned
+    assert not comparisons(kind, job())[1].as_planned
 
 
 @pytest.mark.parametrize(("urgent_waits", "in_order"), [(1, True), (3, False)])
 def test_urgent_jobs_that_waited_longer_are_noticed(urgent_waits: int, in_order: bool):
     urgent = job(priority=150, claimed_at=NOON + timedelta(seconds=urgent_waits))
     usual = job(claimed_at=NOON + timedelta(seconds=2))
-    assert verdicts(Planned("mails", "are sent", [MAIL, MAIL]), urgent, usual)[1].as_planned is in_order
+    assert comparisons(Planned("mails", "are sent", [MAIL, MAIL]), urgent, usual)[1].as_planned is in_order
 
 
 def test_throughput_is_that_of_the_last_two_seconds():

@@ -1,4 +1,4 @@
-"""The errors of a test worker's handlers, and the moment when the worker is lost."""
+"""One run of a worker in a test: when it is to be lost, and the errors of its handlers."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,9 +10,9 @@ Moment = Literal["before", "during", "after"]
 
 
 class Crash(BaseException):
-    """Raised in a handler, it silently loses the worker, but only in a run by `crash.during()`.
+    """An exception that loses the worker if a handler raises it in a run by `crash.during()`.
 
-    In any other worker it fails the job, like every exception.
+    In any other run it fails the job, as every exception does.
     """
 
     def __str__(self) -> str:
@@ -27,13 +27,17 @@ class HandlerError(NamedTuple):
 
 
 class Lost(NamedTuple):
+    """The worker that was lost, and the job that it held."""
+
     worker: str
     lease_time: timedelta
     job: Claimed
 
 
 @dataclass(slots=True)
-class Stage:
+class WorkerRun:
+    """One run of a worker: when and with which task it is to be lost, and what happened."""
+
     moment: Moment | None = None
     task: str | None = None
     # The error of each job's last attempt, by the id of the job.

@@ -1,9 +1,9 @@
 """The tasks of the demo: a small shop with mails, payments, pictures and videos.
 
-A program declares nothing more: functions, and the conditions under which they run. These handlers only
-sleep; real ones would send, charge and render.
+A program declares only functions, and the options of their jobs. These handlers only sleep. Real ones would
+send, charge and render.
 """
-# ruff: noqa: ARG001, S311 - nothing is really sent, and nothing has to be unguessable
+# ruff: noqa: ARG001, S311 - nothing is sent, and nothing must be secret
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ hf = Holdfast()
 
 @hf.task(queue="demo.mail", priority=Priority.USER)
 async def welcome(user: int) -> str:
-    """Urgent: a user has just signed up and waits for this mail."""
+    """Urgent: a new user waits for this mail."""
     await asyncio.sleep(random.uniform(0.1, 0.4))
     return f"sent to user {user}"
 

@@ -1,12 +1,12 @@
-"""Inline mode: a job is done when the call that enqueued it returns.
+"""Inline mode: a job has run when the call that enqueued it returns.
 
 Nothing is faked. The job is stored and committed, and a worker claims it, runs it and reports on it before
 `enqueue` returns. So its state is the same as in production, including retries.
 
-    enqueue ─► in a handler that runs inline? ─ yes ─► the worker of that handler will find it
+    enqueue ─► in a handler that runs inline? ─ yes ─► the worker of that handler runs it
                        │ no
-                       ├─ on a connection whose transaction is open ─► runs only after its commit: left alone
-                       └─► drain ─► one of them raised? HandlerFailed
+                       ├─ in an open transaction ─► it does not run, because it exists only after the commit
+                       └─► drain ─► if a handler failed: HandlerFailed
 """
 
 import contextlib
@@ -19,18 +19,18 @@ from holdfast.client import Holdfast
 from holdfast.database import in_transaction
 from holdfast.database.statements import aowner_of, owner_of
 from holdfast.operations.job import Job
+from holdfast.operations.run_steps import Steps, arun_steps, run_steps
 from holdfast.operations.snapshots import find_job, list_jobs
-from holdfast.testing.draining import ALL, draining
-from holdfast.testing.stage import HandlerError, Stage
-from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
+from holdfast.testing.draining import ALL, draining, refuse_in_a_loop
+from holdfast.testing.worker_run import HandlerError, WorkerRun
 from holdfast.values.job import JobSnapshot, JobState, NewJob
 
 
-class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, it says what went wrong
-    """A job that ran inline has raised; `__cause__` is its exception, `job` the job afterwards.
+class HandlerFailed(AssertionError):  # noqa: N818 - like the errors of Holdfast, it says what went wrong
+    """A job that ran inline has failed. `__cause__` is its exception, and `job` is the job afterwards.
 
     It is an `AssertionError`, because in production no enqueue raises a handler's exception. Code under test
-    that catches a `ValueError` or a `HoldfastError` there must not catch this.
+    that catches a `ValueError` or a `HoldfastError` there must not catch this one.
     """
 
     def __init__(self, message: str, job: JobSnapshot) -> None:
@@ -40,17 +40,17 @@ class HandlerFailed(AssertionError):  # noqa: N818 - as the errors of Holdfast, 
 
 @contextlib.contextmanager
 def inline(holdfast: Holdfast) -> Iterator[None]:
-    """Run every due job at once that is enqueued in the block, and the jobs that it enqueues.
+    """Run each due job as soon as it is enqueued in the block, and the jobs that it enqueues.
 
-    Raises `HandlerFailed` from the call that enqueued, if one of them raised.
+    If one of them fails, the call that enqueued raises `HandlerFailed`.
     """
     mode = _Inline(holdfast)
-    ours, before = mode.methods(), dict(vars(holdfast))
-    vars(holdfast).update(ours)
+    methods, before = mode.methods(), dict(vars(holdfast))
+    vars(holdfast).update(methods)
     try:
         yield
     finally:
-        for name in ours:
+        for name in methods:
             if name in before:
                 vars(holdfast)[name] = before[name]
             else:
@@ -62,12 +62,12 @@ class _Inline:
         self._holdfast = holdfast
         self._client = holdfast if conn is None else Holdfast.on(holdfast, conn)
         self._conn = conn
-        # Of all calls: the worker of one may run the jobs of another.
+        # Of all calls, because the worker of one call may run the jobs of another.
         self._failures: dict[str, HandlerError] = {}
         self._key = id(self)
 
     def methods(self) -> dict[str, Callable[..., Any]]:
-        """Return the methods that take the places of those of the client."""
+        """Return the methods that replace those of the client."""
         return {
             "enqueue": self.enqueue,
             "aenqueue": self.aenqueue,
@@ -107,46 +107,46 @@ class _Inline:
         return enqueued
 
     def _refuse_in_a_loop(self, what: str, instead: str) -> None:
-        if self._family() is None:
+        if self._jobs_of_this_call() is None:
             refuse_in_a_loop(f"inline, {what}()", instead)
 
     def _run(self, jobs: Sequence[Job[Any]]) -> None:
-        if self._left_alone(jobs) or (self._conn is not None and in_transaction(owner_of(self._conn))):
+        if self._leave_to_handler(jobs) or (self._conn is not None and in_transaction(owner_of(self._conn))):
             return
-        with self._running(jobs) as family:
-            carry(self._holdfast, self._steps(family))
+        with self._running(jobs) as job_ids:
+            run_steps(self._steps(job_ids), self._holdfast.carrier)
 
     async def _arun(self, jobs: Sequence[Job[Any]]) -> None:
-        if self._left_alone(jobs) or (self._conn is not None and in_transaction(aowner_of(self._conn))):
+        if self._leave_to_handler(jobs) or (self._conn is not None and in_transaction(aowner_of(self._conn))):
             return
-        with self._running(jobs) as family:
-            await acarry(self._holdfast, self._steps(family))
+        with self._running(jobs) as job_ids:
+            await arun_steps(self._steps(job_ids), self._holdfast.carrier)
 
-    def _left_alone(self, jobs: Sequence[Job[Any]]) -> bool:
-        """Return whether these jobs come from a handler, whose worker drains the queue."""
-        family = self._family()
-        if family is not None:
-            family += [job.id for job in jobs]
-        return family is not None
+    def _leave_to_handler(self, jobs: Sequence[Job[Any]]) -> bool:
+        """Leave the jobs of a handler to its worker. Return whether there is such a handler."""
+        job_ids = self._jobs_of_this_call()
+        if job_ids is not None:
+            job_ids += [job.id for job in jobs]
+        return job_ids is not None
 
-    def _family(self) -> list[UUID] | None:
-        return _families.get({}).get(self._key)
+    def _jobs_of_this_call(self) -> list[UUID] | None:
+        return _jobs_of_calls.get({}).get(self._key)
 
     @contextlib.contextmanager
     def _running(self, jobs: Sequence[Job[Any]]) -> Iterator[list[UUID]]:
-        family = [job.id for job in jobs]
-        token = _families.set({**_families.get({}), self._key: family})
+        job_ids = [job.id for job in jobs]
+        token = _jobs_of_calls.set({**_jobs_of_calls.get({}), self._key: job_ids})
         try:
-            yield family
+            yield job_ids
         finally:
-            _families.reset(token)
+            _jobs_of_calls.reset(token)
 
-    def _steps(self, family: list[UUID]) -> Steps[None]:
-        stage = Stage(failures=self._failures)
-        yield from draining({}, stage)
-        while (yield from _held(family)):  # by the worker of another call
-            yield from draining({}, stage)
-        failed = [job_id for job_id in family if str(job_id) in self._failures]
+    def _steps(self, job_ids: list[UUID]) -> Steps[None]:
+        worker_run = WorkerRun(failures=self._failures)
+        yield from draining(self._holdfast, {}, worker_run)
+        while (yield from _are_held(job_ids)):  # by the worker of another call
+            yield from draining(self._holdfast, {}, worker_run)
+        failed = [job_id for job_id in job_ids if str(job_id) in self._failures]
         if not failed:
             return
         failures = [self._failures.pop(str(job_id)) for job_id in failed]
@@ -158,11 +158,11 @@ class _Inline:
         ) from error
 
 
-# The jobs of the current call, by the mode that runs them. Handlers inherit it.
-_families: ContextVar[dict[int, list[UUID]]] = ContextVar("holdfast_inline")
+# The jobs of the current call, by the id of the inline mode. Handlers inherit it.
+_jobs_of_calls: ContextVar[dict[int, list[UUID]]] = ContextVar("holdfast_inline")
 
 
-def _held(ids: Sequence[UUID]) -> Steps[bool]:
+def _are_held(ids: Sequence[UUID]) -> Steps[bool]:
     for state in (JobState.CLAIMED, JobState.RUNNING):
         if {job.id for job in (yield list_jobs(state=state, amount=ALL))} & set(ids):
             return True

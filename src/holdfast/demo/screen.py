@@ -1,5 +1,6 @@
-"""The screen of the demo: the story line by line and, on a terminal, a board below that is repainted."""
+"""The screen of the demo: what happens, line by line, and on a terminal a board below that is repainted."""
 
+from collections import deque
 from typing import Self
 
 from rich.bar import Bar
@@ -12,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast import JobState, Priority
-from holdfast.demo.picture import Picture, label
-from holdfast.demo.throughput import Throughput
+from holdfast.demo.snapshot import Snapshot, label
 
 STATES = {
     JobState.SCHEDULED: "cyan",
@@ -32,10 +32,15 @@ WORDS = {
 QUIET = "bright_black"
 ROWS_IN_PROGRESS = 4
 SECONDS_BETWEEN_LINES = 2.0
+# Throughput is counted in periods. The bars show the last of them; the number is an average of the newest.
+PERIOD_SECONDS = 0.5
+MOST_BARS = 24
+AVERAGED = 4
+BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
-class View:
-    """Without a terminal (a pipe, a log), the board is a plain line every two seconds."""
+class Screen:
+    """Without a terminal, as in a pipe or a log, the board is a plain line every two seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -52,7 +57,7 @@ class View:
         self._board.stop()
 
     def say(self, seconds: float, sentence: str) -> None:
-        """Add a line to the story."""
+        """Print a line about what has happened."""
         if not self._console.is_interactive:
             self._console.print(Text(f"{seconds:5.1f} s  {sentence}"), soft_wrap=True)
             return
@@ -60,70 +65,96 @@ class View:
         line.add_row(Text(f"{seconds:5.1f} s", QUIET, no_wrap=True), _coloured(sentence))
         self._console.print(line)
 
-    def show(self, picture: Picture) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """Show the current state."""
-        self._throughput.note(picture.seconds, picture.ended)
+        self._throughput.note(snapshot.seconds, snapshot.ended)
         if self._console.is_interactive:
-            self._board.update(board(picture, self._throughput), refresh=True)
-        elif picture.jobs and picture.seconds >= self._next_line_at:
-            self._next_line_at = picture.seconds + SECONDS_BETWEEN_LINES
-            self.say(picture.seconds, status(picture, self._throughput))
+            self._board.update(board(snapshot, self._throughput), refresh=True)
+        elif snapshot.jobs and snapshot.seconds >= self._next_line_at:
+            self._next_line_at = snapshot.seconds + SECONDS_BETWEEN_LINES
+            self.say(snapshot.seconds, status(snapshot, self._throughput))
 
 
-def status(picture: Picture, throughput: Throughput) -> str:
+class Throughput:
+    """Counts the jobs that end in each period."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._began = 0.0
+        self._periods: deque[int] = deque(maxlen=MOST_BARS)
+
+    def note(self, seconds: float, ended: int) -> None:
+        while seconds - self._began >= PERIOD_SECONDS:
+            self._periods.append(ended - self._ended)
+            self._ended = ended
+            self._began += PERIOD_SECONDS
+
+    @property
+    def per_second(self) -> float:
+        recent = list(self._periods)[-AVERAGED:]
+        return sum(recent) / (len(recent) * PERIOD_SECONDS) if recent else 0.0
+
+    @property
+    def line(self) -> str:
+        """Return the last periods as a line of small bars."""
+        highest = max(self._periods, default=0) or 1
+        return "".join(BLOCKS[round(amount / highest * (len(BLOCKS) - 1))] for amount in self._periods)
+
+
+def status(snapshot: Snapshot, throughput: Throughput) -> str:
     """Return the current state as a line."""
-    counts = [f"{picture.states[state]} {state}" for state in JobState if picture.states[state]]
+    counts = [f"{snapshot.states[state]} {state}" for state in JobState if snapshot.states[state]]
     return f"{', '.join(counts)} ({throughput.per_second:.0f} jobs/s)"
 
 
-def board(picture: Picture, throughput: Throughput) -> RenderableType:
+def board(snapshot: Snapshot, throughput: Throughput) -> RenderableType:
     """Return the current state as a board."""
     halves = Table.grid(expand=True, padding=(0, 2))
     halves.add_column(ratio=2)
     halves.add_column(ratio=3, min_width=48)
-    right = Group(_priorities(picture), Text(), _pace(picture, throughput))
-    halves.add_row(_states(picture), right)
+    right = Group(_priorities(snapshot), Text(), _pace(snapshot, throughput))
+    halves.add_row(_states(snapshot), right)
     return Panel(
-        Group(halves, Text(), _in_progress(picture)),
+        Group(halves, Text(), _in_progress(snapshot)),
         title="[bold]Holdfast",
-        subtitle=f"{picture.ended} of {len(picture.jobs)} jobs have ended after {picture.seconds:.1f} s",
+        subtitle=f"{snapshot.ended} of {len(snapshot.jobs)} jobs have ended after {snapshot.seconds:.1f} s",
         box=ROUNDED,
         border_style=QUIET,
     )
 
 
-def _states(picture: Picture) -> Table:
+def _states(snapshot: Snapshot) -> Table:
     table = _name_number_bar()
     for state, colour in STATES.items():
-        amount = picture.states[state]
-        bar = Bar(max(len(picture.jobs), 1), 0, amount, color=colour)
+        amount = snapshot.states[state]
+        bar = Bar(max(len(snapshot.jobs), 1), 0, amount, color=colour)
         table.add_row(Text(state, colour), str(amount), bar)
     return table
 
 
-def _priorities(picture: Picture) -> Table:
+def _priorities(snapshot: Snapshot) -> Table:
     table = _name_number_bar()
     for priority in Priority:
-        jobs = [job for job in picture.jobs.values() if job.priority == priority]
+        jobs = [job for job in snapshot.jobs.values() if job.priority == priority]
         ended = sum(job.state.final for job in jobs)
         bar = _progress_bar(ended, len(jobs), "green")
         table.add_row(f"priority {priority:3}", f"{ended} of {len(jobs)}", bar)
     return table
 
 
-def _pace(picture: Picture, throughput: Throughput) -> Table:
+def _pace(snapshot: Snapshot, throughput: Throughput) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_row("jobs/s", Text(f"{throughput.per_second:.0f} ").append(throughput.line, "cyan"))
-    workers = [_coloured_status(worker.name, worker.status) for worker in picture.workers.values()]
+    workers = [_coloured_status(worker.name, worker.status) for worker in snapshot.workers.values()]
     table.add_row("workers", Text(" · ").join(workers))
     return table
 
 
-def _in_progress(picture: Picture) -> Table:
+def _in_progress(snapshot: Snapshot) -> Table:
     table = _name_number_bar()
     for _ in range(3):
         table.add_column(no_wrap=True)
-    jobs = picture.in_progress[:ROWS_IN_PROGRESS]
+    jobs = snapshot.in_progress[:ROWS_IN_PROGRESS]
     for job in jobs:
         percent = job.progress or 0
         bar = _progress_bar(percent, 100, "bright_yellow")

@@ -1,4 +1,4 @@
-"""The job that a test expects: how it differs from an existing job, and both as text."""
+"""The job that a test expects: how it differs from the jobs that exist."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from holdfast.values.errors import BadArguments, UnknownOption, suggest
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.secret import MARK, mask
 
-# Two times may differ by this, because one was taken a little later than the other.
+# Two times may differ by this, because one was read slightly later than the other.
 SECOND = timedelta(seconds=1)
 SHOWN = 10
 WIDTH = 200
@@ -32,7 +32,9 @@ class Wanted(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedJob:
+    """The expected job. A field that is `None` may be anything."""
+
     task: str
     args: Mapping[str, Any]
     queue: str | None = None
@@ -41,13 +43,11 @@ class Expected:
     delay: timedelta | None = None
 
     @classmethod
-    def of(cls, owner: str, task: Task[..., Any] | str, wanted: Wanted) -> "Expected":
+    def of(cls, owner: str, task: Task[..., Any] | str, wanted: Wanted) -> "ExpectedJob":
         for option in wanted:
             if option not in Wanted.__annotations__:
                 unknown = UnknownOption.among(option, [*Wanted.__annotations__, "conn", "count"], owner=owner)
-                unknown.hint = (
-                    f"{unknown.hint} What the task is called with goes into args={{{option!r}: …}}."
-                )
+                unknown.hint = f"{unknown.hint} Put the arguments of the task into args={{{option!r}: …}}."
                 raise unknown
         queue, priority = wanted.get("queue"), wanted.get("priority")
         run_at, delay = wanted.get("run_at"), wanted.get("delay")
@@ -81,6 +81,7 @@ class Expected:
         return found
 
     def distance(self, job: JobSnapshot) -> tuple[float, int]:
+        """Return how unlike the expected job this one is: by the name of its task, then by its fields."""
         unlike = 1 - difflib.SequenceMatcher(None, self.task, job.task).ratio()
         return unlike, len(self.differences(job))
 
@@ -99,7 +100,7 @@ class Expected:
         return " ".join(words)
 
 
-def listed(jobs: Sequence[JobSnapshot], expected: Expected | None = None) -> str:
+def listed(jobs: Sequence[JobSnapshot], expected: ExpectedJob | None = None) -> str:
     """Return a line for each of the first jobs, with their differences from the expected one."""
     lines = [_line(job, expected.differences(job) if expected else []) for job in jobs[:SHOWN]]
     if len(jobs) > SHOWN:

@@ -1,6 +1,6 @@
 """Loses a worker at a chosen moment, so that a test sees its job run again.
 
-    crash.before(charge)        claimed, but the handler has not begun
+    crash.before(charge)        claimed, but the handler has not started
     crash.during(charge)        the handler calls crash.here()
     crash.after(charge)         the handler has ended, and the job was not reported
     crash.recover()             its lease expires: other workers take its jobs back
@@ -9,20 +9,22 @@ The worker is a real one in this process. It vanishes silently: its jobs stay cl
 heartbeats.
 """
 
+from functools import partial
 from typing import Any, NoReturn
 from uuid import UUID
 
 from holdfast.client import Holdfast
 from holdfast.operations import duties
+from holdfast.operations.base import operation, twin
+from holdfast.operations.run_steps import Action, Carrier, Steps
 from holdfast.operations.snapshots import find_job
 from holdfast.operations.workers import list_workers
 from holdfast.task import Task
 from holdfast.testing import clocks
-from holdfast.testing.draining import draining
-from holdfast.testing.expected import listed
-from holdfast.testing.expecting import live
-from holdfast.testing.stage import Crash, Lost, Moment, Stage
-from holdfast.testing.steps import Steps, acarry, carry, refuse_in_a_loop
+from holdfast.testing.assertions import live
+from holdfast.testing.draining import draining, refuse_in_a_loop
+from holdfast.testing.expected_job import listed
+from holdfast.testing.worker_run import Crash, Lost, Moment, WorkerRun
 from holdfast.values.errors import HoldfastError
 from holdfast.values.job import JobSnapshot
 
@@ -30,8 +32,8 @@ __all__ = ["Crash", "Crashes"]
 
 # A worker is lost after its lease time. But half a lease without any call of `recover` is forgiven, and so is
 # a heartbeat since the last call but one. Calls at every quarter of the lease avoid both.
-LOOKS_IN_A_LEASE = 4
-MOST_LOOKS = 40
+CALLS_PER_LEASE = 4
+MOST_CALLS = 40
 
 
 class Crashes:
@@ -45,29 +47,33 @@ class Crashes:
         self._holdfast = holdfast
         self._lost: list[Lost] = []
 
-    def before(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        """Lose the worker after it has claimed the job, before the handler begins.
+    @property
+    def carrier(self) -> Carrier:
+        return self._holdfast.carrier
+
+    @operation
+    def before(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
+        """Lose the worker after it has claimed the job, before the handler starts.
 
         No start was recorded, so the attempt will not count.
         """
-        return self._run("before", task, options)
+        return self._crashing("before", task, options)
 
-    async def abefore(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        return await self._arun("before", task, options)
+    abefore = twin(before)
 
-    def during(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
+    @operation
+    def during(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
         """Lose the worker when the handler, or what it calls, calls `crash.here()` or raises `Crash`."""
-        return self._run("during", task, options)
+        return self._crashing("during", task, options)
 
-    async def aduring(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        return await self._arun("during", task, options)
+    aduring = twin(during)
 
-    def after(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
+    @operation
+    def after(self, /, task: Task[..., Any] | str | None = None, **options: Any) -> Steps[JobSnapshot]:
         """Lose the worker when the handler has ended in any way, before that is reported."""
-        return self._run("after", task, options)
+        return self._crashing("after", task, options)
 
-    async def aafter(self, task: Task[..., Any] | str | None = None, **options: Any) -> JobSnapshot:
-        return await self._arun("after", task, options)
+    aafter = twin(after)
 
     @staticmethod
     def here(*_args: Any, **_kwargs: Any) -> NoReturn:
@@ -82,52 +88,49 @@ class Crashes:
     async def ahere(*_args: Any, **_kwargs: Any) -> NoReturn:
         raise Crash
 
-    def recover(self) -> None:
+    @operation
+    def recover(self) -> Steps[None]:
         """Move the clock past the leases of the lost workers, and have their jobs taken back."""
-        carry(self._holdfast, self._recovering())
+        if not self._lost:
+            raise AssertionError("no worker was lost: crash.before(), during() or after() comes first")
+        while self._lost:
+            yield from _recovering(self._lost[0])
+            self._lost.pop(0)
 
-    async def arecover(self) -> None:
-        await acarry(self._holdfast, self._recovering())
-
-    def _run(self, moment: Moment, task: Task[..., Any] | str | None, options: dict[str, Any]) -> JobSnapshot:
-        refuse_in_a_loop(f"crash.{moment}()", f"await crash.a{moment}(…)")
-        return carry(self._holdfast, self._crashing(moment, task, options))
-
-    async def _arun(
-        self, moment: Moment, task: Task[..., Any] | str | None, options: dict[str, Any]
-    ) -> JobSnapshot:
-        return await acarry(self._holdfast, self._crashing(moment, task, options))
+    arecover = twin(recover)
 
     def _crashing(
         self, moment: Moment, task: Task[..., Any] | str | None, options: dict[str, Any]
     ) -> Steps[JobSnapshot]:
-        stage = Stage(moment, task.name if isinstance(task, Task) else task)
+        yield _not_in_a_loop(moment)
+        worker_run = WorkerRun(moment, task.name if isinstance(task, Task) else task)
         # One job at a time, so that other jobs are not lost with it by chance.
-        yield from draining({"concurrency": 1, **options}, stage)
-        if stage.lost is None:
-            what = f"job of {stage.task}" if stage.task else "job"
+        yield from draining(self._holdfast, {"concurrency": 1, **options}, worker_run)
+        if worker_run.lost is None:
+            what = f"job of {worker_run.task}" if worker_run.task else "job"
             why = f"{what} called crash.here()" if moment == "during" else f"{what} was due"
             jobs = yield from live()
             raise AssertionError(
                 f"the worker was not lost: no {why}.\n"
                 + (f"Live are ({len(jobs)}):\n{listed(jobs)}" if jobs else "No job is live.")
             )
-        self._lost.append(stage.lost)
-        left: JobSnapshot = yield find_job(UUID(stage.lost.job.id))
+        self._lost.append(worker_run.lost)
+        left: JobSnapshot = yield find_job(UUID(worker_run.lost.job.id))
         return left
 
-    def _recovering(self) -> Steps[None]:
-        if not self._lost:
-            raise AssertionError("no worker was lost: crash.before(), during() or after() comes first")
-        while self._lost:
-            yield from _found_lost(self._lost[0])
-            self._lost.pop(0)
+
+def _not_in_a_loop(moment: Moment) -> Action:
+    """Return a step that refuses the sync method in an event loop, and does nothing in its twin."""
+    return Action(partial(refuse_in_a_loop, f"crash.{moment}()", f"await crash.a{moment}(…)"), _nothing)
 
 
-def _found_lost(lost: Lost) -> Steps[None]:
-    for _ in range(MOST_LOOKS):
-        yield clocks.advance(lost.lease_time / LOOKS_IN_A_LEASE)
+async def _nothing() -> None: ...
+
+
+def _recovering(lost: Lost) -> Steps[None]:
+    for _ in range(MOST_CALLS):
+        yield clocks.advance_clock(lost.lease_time / CALLS_PER_LEASE)
         yield duties.recover()
         if UUID(lost.worker) in {row.id for row in (yield list_workers()) if row.status == "lost"}:
             return
-    raise HoldfastError(f"worker {lost.worker} was not taken for lost", hint="Does somebody hold a lock?")
+    raise HoldfastError(f"worker {lost.worker} was not declared lost", hint="Does a session hold a lock?")

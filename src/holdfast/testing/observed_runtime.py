@@ -1,4 +1,4 @@
-"""The runtime of a worker in a test: a real one that keeps its handlers' errors, and that may crash.
+"""The runtime of a worker in a test: a real one that keeps the errors of its handlers, and that may crash.
 
 A crash looks to others like a real one: no report, nothing given back, no deregistration, no heartbeat. The
 jobs stay claimed in its name until it is declared lost.
@@ -12,7 +12,7 @@ from holdfast.database import Database
 from holdfast.operations import attempts
 from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Registry
-from holdfast.testing.stage import Crash, HandlerError, Lost, Stage
+from holdfast.testing.worker_run import Crash, HandlerError, Lost, WorkerRun
 from holdfast.values.job import Failed
 from holdfast.worker.executor import Executor
 from holdfast.worker.held import Running
@@ -20,21 +20,23 @@ from holdfast.worker.keeper import FLUSH_SECONDS
 from holdfast.worker.runtime import Runtime, WorkerOptions
 
 
-class StagedRuntime(Runtime):
-    def __init__(self, stage: Stage, database: Database, registry: Registry, options: WorkerOptions) -> None:
-        self._stage = stage
+class ObservedRuntime(Runtime):
+    def __init__(
+        self, worker_run: WorkerRun, database: Database, registry: Registry, options: WorkerOptions
+    ) -> None:
+        self._worker_run = worker_run
         super().__init__(database, registry, options)
 
     def _new_executor(self) -> Executor:
         given = (self._registry, self._handler_pools, self._finish_session.run, self._options.max_isolated)
-        return StagedExecutor(self._stage, self._vanish, *given)
+        return ObservedExecutor(self._worker_run, self._vanish, *given)
 
     def _vanish(self, job: Claimed) -> None:
-        self._stage.lost = Lost(self._id, self._options.lease_time, job)
+        self._worker_run.lost = Lost(self._id, self._options.lease_time, job)
         self.stop()
 
     async def _finish_work(self) -> None:
-        if self._stage.lost is None:
+        if self._worker_run.lost is None:
             return await super()._finish_work()
         # Reports of earlier jobs are written first. A job that was dropped is not reported.
         self._held.close()
@@ -44,25 +46,25 @@ class StagedRuntime(Runtime):
         return await self._slots.finish(grace=0, stop_now=self._stop_now)
 
     async def _deregister(self) -> None:
-        if self._stage.lost is None:
+        if self._worker_run.lost is None:
             await super()._deregister()
 
 
-class StagedExecutor(Executor):
-    def __init__(self, stage: Stage, vanish: Callable[[Claimed], None], *given: Any) -> None:
+class ObservedExecutor(Executor):
+    def __init__(self, worker_run: WorkerRun, vanish: Callable[[Claimed], None], *given: Any) -> None:
         super().__init__(*given)
-        self._stage = stage
+        self._worker_run = worker_run
         self._vanish = vanish
 
     async def run(self, running: Running) -> Report:
-        stage, job = self._stage, running.job
-        stage.failures.pop(job.id, None)
-        if stage.ends("before", job):
+        worker_run, job = self._worker_run, running.job
+        worker_run.failures.pop(job.id, None)
+        if worker_run.ends("before", job):
             await self._lose(job)
         report = await super().run(running)
-        crashed = job.id in stage.failures and _is_crash(stage.failures[job.id].error)
+        crashed = job.id in worker_run.failures and _is_crash(worker_run.failures[job.id].error)
         began = report.outcome != "released"
-        if (crashed and stage.ends("during", job)) or (began and stage.ends("after", job)):
+        if (crashed and worker_run.ends("during", job)) or (began and worker_run.ends("after", job)):
             # As if the job had run long enough for its start to be recorded. Otherwise the crash would not
             # count for this job.
             await self._record(attempts.start([job.id], [job.lease], [FLUSH_SECONDS]))
@@ -76,15 +78,15 @@ class StagedExecutor(Executor):
 
     def _failed(self, running: Running, error: BaseException) -> Failed:
         job = running.job
-        self._stage.failures[job.id] = HandlerError("", error)  # the text is added in _emit_failure
-        if _is_crash(error) and self._stage.ends("during", job):
+        self._worker_run.failures[job.id] = HandlerError("", error)  # the text is added in _emit_failure
+        if _is_crash(error) and self._worker_run.ends("during", job):
             return Failed("lost")  # never reported
         return super()._failed(running, error)
 
     def _emit_failure(self, running: Running, outcome: Failed) -> None:
         job = running.job
-        raised = self._stage.failures.get(job.id)
-        self._stage.failures[job.id] = HandlerError(outcome.error, raised and raised.error)
+        raised = self._worker_run.failures.get(job.id)
+        self._worker_run.failures[job.id] = HandlerError(outcome.error, raised and raised.error)
         super()._emit_failure(running, outcome)
 
 

@@ -1,4 +1,4 @@
-"""Sets up the database of the demo, and keeps the demo from hanging."""
+"""The database and the time limit of the demo."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ CLEAN_UP_SECONDS = 6.0
 
 
 @contextmanager
-def on_a_database(dsn: str | None) -> Iterator[None]:
-    """Set the database for this process and those it starts: the given one, or a new embedded one.
+def database_for_demo(dsn: str | None) -> Iterator[None]:
+    """Set the database of this process and its workers: the given one, or a new embedded one.
 
-    The embedded one lives in a temporary directory, so that it meets no other data and leaves none.
+    The embedded one is in a temporary directory, so it finds no other data and leaves none.
     """
     if dsn:
         with _environment(HOLDFAST_DSN=dsn):
@@ -25,33 +25,33 @@ def on_a_database(dsn: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(**ours: str) -> Iterator[None]:
-    before = {name: os.environ[name] for name in ours if name in os.environ}
-    os.environ.update(ours)
+def _environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ[name] for name in variables if name in os.environ}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name in ours:
+        for name in variables:
             del os.environ[name]
         os.environ.update(before)
 
 
 @contextmanager
-def within(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Limit the time of the demo, even if a database hangs, and clean up after a signal."""
 
-    def ring(*_: object) -> None:
+    def expire(*_: object) -> None:
         raise TimeoutError(f"something hung: it had not ended after {seconds:.0f} s")
 
-    def go(number: int, _: object) -> None:
+    def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
     before = {
-        signal.SIGALRM: signal.signal(signal.SIGALRM, ring),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, go),
-        signal.SIGHUP: signal.signal(signal.SIGHUP, go),
+        signal.SIGALRM: signal.signal(signal.SIGALRM, expire),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, leave),
+        signal.SIGHUP: signal.signal(signal.SIGHUP, leave),
     }
-    signal.setitimer(signal.ITIMER_REAL, seconds, CLEAN_UP_SECONDS)  # once more, if cleaning up hangs as well
+    signal.setitimer(signal.ITIMER_REAL, seconds, CLEAN_UP_SECONDS)  # again, if cleaning up hangs too
     try:
         yield
     finally:

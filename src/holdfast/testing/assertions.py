@@ -1,25 +1,25 @@
-"""Checks in the database whether a job is enqueued. Live jobs count, and jobs that have ended do not.
+"""Checks in the database whether a job is enqueued. Only live jobs count.
 
     assert_enqueued(hf, welcome, args={"user_id": 7}, delay=3600)
     refute_enqueued(hf, "mail.welcome", queue="bulk")
 
-Only its own connection sees a job of an uncommitted transaction: pass it as `conn`.
+Only the connection of an uncommitted transaction sees its jobs: pass it as `conn`.
 """
 
 from dataclasses import replace
 from typing import Any, Unpack
 
 from holdfast.client import Holdfast
+from holdfast.operations.run_steps import Carrier, Steps, arun_steps, run_steps
 from holdfast.operations.snapshots import list_jobs, stored_payload
 from holdfast.task import Task
 from holdfast.testing.draining import ALL
-from holdfast.testing.expected import Expected, Wanted, listed
-from holdfast.testing.steps import Steps, acarry, carry
+from holdfast.testing.expected_job import ExpectedJob, Wanted, listed
 from holdfast.values import limits
 from holdfast.values.job import JobSnapshot, JobState
 from holdfast.values.secret import MASK
 
-# In the order of a job's life: a job that moves meanwhile is seen twice instead of never.
+# In the order of a job's life, so that a job that changes its state meanwhile is seen twice, not missed.
 LIVE = (JobState.SCHEDULED, JobState.PENDING, JobState.CLAIMED, JobState.RUNNING)
 
 
@@ -36,7 +36,8 @@ def assert_enqueued(
     `args` are some of the task's arguments. `delay` counts from the enqueue. `delay` and `run_at` are
     compared to the second. Raises an `AssertionError` that lists the nearest jobs.
     """
-    return carry(holdfast, _asserting(Expected.of("assert_enqueued", task, wanted), count), conn)
+    expected = ExpectedJob.of("assert_enqueued", task, wanted)
+    return run_steps(_asserting(expected, count), _carrier(holdfast, conn))
 
 
 async def aassert_enqueued(
@@ -48,21 +49,28 @@ async def aassert_enqueued(
     **wanted: Unpack[Wanted],
 ) -> list[JobSnapshot]:
     """The async twin of `assert_enqueued`; `conn` is an async one."""
-    return await acarry(holdfast, _asserting(Expected.of("aassert_enqueued", task, wanted), count), conn)
+    expected = ExpectedJob.of("aassert_enqueued", task, wanted)
+    return await arun_steps(_asserting(expected, count), _carrier(holdfast, conn))
 
 
 def refute_enqueued(
     holdfast: Holdfast, task: Task[..., Any] | str, *, conn: Any = None, **wanted: Unpack[Wanted]
 ) -> None:
     """Raise an `AssertionError` that lists the live jobs that match, if there are any."""
-    carry(holdfast, _refuting(Expected.of("refute_enqueued", task, wanted)), conn)
+    expected = ExpectedJob.of("refute_enqueued", task, wanted)
+    run_steps(_refuting(expected), _carrier(holdfast, conn))
 
 
 async def arefute_enqueued(
     holdfast: Holdfast, task: Task[..., Any] | str, *, conn: Any = None, **wanted: Unpack[Wanted]
 ) -> None:
     """The async twin of `refute_enqueued`."""
-    await acarry(holdfast, _refuting(Expected.of("arefute_enqueued", task, wanted)), conn)
+    expected = ExpectedJob.of("arefute_enqueued", task, wanted)
+    await arun_steps(_refuting(expected), _carrier(holdfast, conn))
+
+
+def _carrier(holdfast: Holdfast, conn: Any) -> Carrier:
+    return holdfast.carrier if conn is None else holdfast.on(conn).carrier
 
 
 def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
@@ -75,11 +83,11 @@ def live(task: str | None = None) -> Steps[list[JobSnapshot]]:
     return sorted(found.values(), key=lambda job: (job.created_at, job.id))
 
 
-def _matching(expected: Expected) -> Steps[list[JobSnapshot]]:
+def _matching(expected: ExpectedJob) -> Steps[list[JobSnapshot]]:
     return [job for job in (yield from live(expected.task)) if not expected.differences(job)]
 
 
-def _asserting(expected: Expected, count: int | None) -> Steps[list[JobSnapshot]]:
+def _asserting(expected: ExpectedJob, count: int | None) -> Steps[list[JobSnapshot]]:
     if count is not None:
         limits.integer("count", count, range(ALL))
     matching = yield from _matching(expected)
@@ -92,14 +100,14 @@ def _asserting(expected: Expected, count: int | None) -> Steps[list[JobSnapshot]
     raise AssertionError(f"expected {wanted} {expected}; found {found or 'none'}.\n{there}")
 
 
-def _refuting(expected: Expected) -> Steps[None]:
+def _refuting(expected: ExpectedJob) -> Steps[None]:
     matching = yield from _matching(expected)
     if matching:
         raise AssertionError(f"expected no job {expected}; found {len(matching)}:\n{listed(matching)}")
 
 
-def _surroundings(expected: Expected) -> Steps[str]:
-    """Return a text that lists the jobs that exist instead."""
+def _surroundings(expected: ExpectedJob) -> Steps[str]:
+    """Return a text that lists the jobs that exist instead of the expected one."""
     jobs = yield from live()
     near = sorted(jobs, key=expected.distance)
     said = (
