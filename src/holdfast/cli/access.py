@@ -26,7 +26,7 @@ def list_(settings: Settings) -> None:
     """List the roles that are restricted to some queues. Any other role may use all queues."""
     with settings.connect() as hf:
         found = hf.grants.list()
-    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No role is kept to some queues.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No role is restricted to some queues.")
 
 
 @access.command()

@@ -31,7 +31,7 @@ def audit(
     """List the changes that people and programs made, latest first."""
     with settings.connect() as hf:
         found = hf.audit.list(target=target, action=action, who=who, since=since, limit=limit)
-    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="Nothing was done.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No changes.")
 
 
 _COLUMNS: list[Column[AuditRow]] = [

@@ -30,7 +30,7 @@ def list_(settings: Settings) -> None:
     """List the policies of tasks. A dash means that the task's queue or the default decides."""
     with settings.connect() as hf:
         found = hf.policies.list()
-    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No task has a policy of its own.")
+    show_rows(_COLUMNS, found, as_json=settings.as_json, empty="No task has its own policy.")
 
 
 @policy.command("set")

@@ -22,7 +22,7 @@ _list_dead = function("list_dead", _FILTER, SNAPSHOT)
 
 
 class DeadFilter(TypedDict, total=False):
-    """A filter of dead jobs: `error` is a part of the last error, `after` and `before` limit the time of death."""
+    """A filter of dead jobs: by a part of the last error, and by the time of death (`after`, `before`)."""
 
     queue: str | None
     task: str | None
