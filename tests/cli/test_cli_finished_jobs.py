@@ -104,7 +104,7 @@ def test_more_jobs_than_a_terminal_can_take_are_counted(hf: Holdfast, capsys, mo
     monkeypatch.setattr(finished_jobs, "BACKLOG", 3)
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     report = Report("i", "l", "completed", seconds=0.001)
-    with finished_jobs.shown(hf):
+    with finished_jobs.showing_finished_jobs(hf):
         emit("jobs.finished", jobs=Counted([job] * 1003), reports=Counted([report] * 1003), refused=Counted())
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[1] for line in lines[:3]] == ["completed"] * 3
@@ -114,7 +114,7 @@ def test_more_jobs_than_a_terminal_can_take_are_counted(hf: Holdfast, capsys, mo
 def test_what_the_database_refused_or_was_given_back_was_not_finished(hf: Holdfast, capsys):
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     released, done = Report("i", "l", "released"), Report("i", "l", "completed")
-    with finished_jobs.shown(hf):
+    with finished_jobs.showing_finished_jobs(hf):
         emit("jobs.finished", jobs=Counted([job]), reports=Counted([released]), refused=Counted())
         emit("jobs.finished", jobs=Counted([None]), reports=Counted([done]), refused=Counted())
         emit("jobs.finished", jobs=Counted([job]), reports=Counted([done]), refused=Counted([job]))

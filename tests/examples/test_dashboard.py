@@ -22,7 +22,7 @@ def exported() -> set[str]:
     database = Overview(datetime.now(UTC), [], [], [], [])
     families = [
         *Metrics().families(),
-        *health.families_of(condition, 0.0),
+        *health.gauges_of(condition, 0.0),
         *pages._process(0.0),
         *families_of(database),
     ]

@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-import time
-from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -11,6 +9,7 @@ from psycopg import Rollback
 from psycopg.errors import DivisionByZero, UndefinedTable
 
 from holdfast import Context, GiveUp, Holdfast, IllegalTransition, JobState, LeaseLost
+from holdfast.operations.run_steps import Action
 
 
 @pytest.fixture
@@ -330,12 +329,7 @@ def test_a_block_of_an_older_snapshot_lets_the_keeper_finish_first(hf, kind, kee
     def keep(ctx: Context) -> None:
         keeper.execute("select holdfast.progress(%s, %s, 10)", [ctx.job_id, ctx.lease])
 
-    async def commit_of_keeper(_: float) -> None:
-        keeper.commit()
-
-    pauses = SimpleNamespace(sleep=lambda _: keeper.commit(), monotonic=time.monotonic)
-    monkeypatch.setattr("holdfast.worker.context.context.time", pauses)
-    monkeypatch.setattr("holdfast.worker.context.context.asyncio", SimpleNamespace(sleep=commit_of_keeper))
+    monkeypatch.setattr("holdfast.worker.context.context.sleep_for", lambda _: Action(keeper.commit))
 
     @hf.task(name="sync", max_attempts=1)
     def sync(ctx: Context) -> None:
