@@ -57,11 +57,11 @@ mutants: .venv  ## take away one guard at a time, and see whether a test notices
 	$(BIN)/python tests/mutants.py
 
 fuzz: .venv  ## twenty thousand cron expressions, times and zones, compared with cronsim
-	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_sql_cronsim.py
+	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_cronsim.py
 
 SEEDS ?= 10
 torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
-	$(BIN)/python tests/faults/torture.py --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
+	$(BIN)/python -m tests.faults.torture --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
 
 .PHONY: check-all wheel
 check-all: .venv  ## the checks that are too long for `make test`: matrix, mutants, fuzz, torture, wheel

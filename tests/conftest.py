@@ -10,13 +10,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-import waiting
 from holdfast import Holdfast, subscribe
 from holdfast.database import Session
 from holdfast.embedded.binaries import newest_in_wheels
 from holdfast.values.call import Call
 from holdfast.worker import claimer
-from waiting import Told, Work
+from tests import waiting
+from tests.waiting import Told, Work
 
 
 def pytest_configure() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from programs import APP, Program
 
 from holdfast.cli.root import root
+from tests.cli.programs import APP, Program
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 import pytest
-from counting import Counter
 from psycopg.conninfo import conninfo_to_dict
-from servers import server_with, template
-from sessions import Session, copied_database, sessions_on
 
 from holdfast.testing import SETTINGS
+from tests.counts.counting import Counter
+from tests.sql.servers import server_with, template
+from tests.sql.sessions import Session, copied_database, sessions_on
 
 QUIET = {
     **SETTINGS,

@@ -6,10 +6,10 @@ from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from pages import ROOT
 
 from holdfast.telemetry.metrics import Metrics, Overview, families_of, questions
 from holdfast.worker.monitor import health, pages
+from tests.examples.pages import ROOT
 
 OPERATIONS = ROOT / "docs" / "operations"
 NAME = re.compile(r"\b(?:holdfast|process)_[a-z_]+\b")

@@ -13,10 +13,10 @@ from types import ModuleType
 
 import click
 import pytest
-from pages import PAGES, ROOT, Block, blocks, pages_with
 
 from holdfast import Holdfast, embedded
 from holdfast.cli.root import root
+from tests.examples.pages import PAGES, ROOT, Block, blocks, pages_with
 
 # Their Python is a test module and runs under pytest, below.
 TEST_MODULES = {"docs/guides/testing.md"}

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from pages import ROOT
+
+from tests.examples.pages import ROOT
 
 EXAMPLES = {
     "first_task": """

@@ -4,7 +4,8 @@ import runpy
 
 import psycopg
 import pytest
-from pages import ROOT
+
+from tests.examples.pages import ROOT
 
 ADVICE = "Run .venv/bin/python docs/generate_reference.py"
 

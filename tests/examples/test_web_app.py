@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
-from pages import ROOT
 from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.examples.pages import ROOT
 
 CHROMIUM = next(
     filter(

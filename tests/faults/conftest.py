@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from process import Process
-from proxy import Proxy
+
+from tests.faults.process import Process
+from tests.faults.proxy import Proxy
 
 
 @pytest.fixture

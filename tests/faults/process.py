@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE, Told
+from tests.waiting import PATIENCE, Told
 
 APP = Path(__file__).with_name("app.py")
 

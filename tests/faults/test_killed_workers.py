@@ -6,10 +6,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from process import Process
 
 from holdfast import Holdfast, JobState
 from holdfast.task import named_job
+from tests.faults.process import Process
 
 LEASE = 2.0
 SESSIONS = "select from pg_stat_activity where datname = current_database() and application_name = %s"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, JobState
-from waiting import PATIENCE
+from tests.waiting import PATIENCE
 
 
 class Pipe:

@@ -1,7 +1,8 @@
 """One seed of the torture, with every kind of fault once; `make torture` runs more of it."""
 
 import pytest
-import torture
+
+from tests.faults import torture
 
 
 @pytest.mark.timeout(300)  # a minute alone; what dead workers held is run one by one at the end

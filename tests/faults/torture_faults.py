@@ -6,8 +6,8 @@ import signal
 import time
 from collections.abc import Callable
 
-from proxy import READY
-from torture_arena import LEASE, Arena
+from tests.faults.proxy import READY
+from tests.faults.torture_arena import LEASE, Arena
 
 
 def kill_worker(arena: Arena) -> None:

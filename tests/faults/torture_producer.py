@@ -8,10 +8,10 @@ from typing import Any
 from uuid import uuid4
 
 from psycopg.conninfo import make_conninfo
-from torture_arena import LONGEST, Arena
 
 from holdfast import Holdfast, HoldfastError
 from holdfast.operations.job import Job
+from tests.faults.torture_arena import LONGEST, Arena
 
 
 class Producer(threading.Thread):

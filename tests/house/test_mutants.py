@@ -1,13 +1,8 @@
 """The mutants stay in step with the SQL: `make mutants` takes long, this takes no time."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from mutants import HOUSE, MUTANTS, Mutant
+from tests.mutants import HOUSE, MUTANTS, Mutant
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

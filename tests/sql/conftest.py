@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from sessions import PATIENCE, Session, copied_database, empty, sessions_on
 
 from holdfast.testing.homes import temporary_home
+from tests.sql.sessions import PATIENCE, Session, copied_database, empty, sessions_on
 
 
 @pytest.fixture(scope="module")

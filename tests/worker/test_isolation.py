@@ -7,10 +7,10 @@ import sys
 import threading
 from multiprocessing.process import BaseProcess
 
-import isolated
 import pytest
 
 from holdfast import BadValue, Holdfast, JobState
+from tests.worker import isolated
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState, NotAllowed, RetryPolicy, Schedule
 from holdfast.database.copy_in import SMALLEST_COPY
-from waiting import Work
+from tests.waiting import Work
 
 AMOUNT = SMALLEST_COPY * 2
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-import isolated
 import pytest
 
 from holdfast import BadValue, Context, Holdfast, JobState, Retry, Secret
+from tests.worker import isolated
 
 
 def run(hf: Holdfast, *jobs):
