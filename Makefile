@@ -49,7 +49,7 @@ docs: .venv $(BIN)/zensical  ## build the documentation site; it opens from disk
 clean:  ## remove the environment and every cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
 
-test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
+test-matrix: .venv  ## the tests on PostgreSQL 15 to 18 (npm brings them), and on Python 3.12 and 3.13 if present
 	tests/matrix.sh
 
 .PHONY: mutants torture fuzz
