@@ -50,7 +50,7 @@ docs: .venv $(BIN)/zensical  ## build the documentation site; it opens from disk
 clean:  ## remove the environment and every cache
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache build dist
 
-test-matrix: .venv  ## the tests on PostgreSQL 15, 16, 17 and 18 (needs npm, which brings them)
+test-matrix: .venv  ## the tests on PostgreSQL 15 to 18 (npm brings them), and on Python 3.12 and 3.13 if present
 	tests/matrix.sh
 
 .PHONY: mutants torture fuzz
@@ -58,11 +58,11 @@ mutants: .venv  ## take away one guard at a time, and see whether a test notices
 	$(BIN)/python tests/mutants.py
 
 fuzz: .venv  ## twenty thousand cron expressions, times and zones, compared with cronsim
-	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_sql_cronsim.py
+	HOLDFAST_FUZZ=20000 $(BIN)/pytest --timeout 1800 tests/sql/test_cronsim.py
 
 SEEDS ?= 10
 torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
-	$(BIN)/python tests/faults/torture.py --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
+	$(BIN)/python -m tests.faults.torture --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
 
 .PHONY: check-all wheel
 check-all: .venv  ## the checks that are too long for `make test`: matrix, mutants, fuzz, torture, wheel

@@ -31,7 +31,11 @@ class Check(NamedTuple):
 
 
 CHECKS = [
-    Check("test-matrix", "every test, on PostgreSQL 15, 16, 17 and 18", r"^PostgreSQL \d+: .*"),
+    Check(
+        "test-matrix",
+        "every test, on PostgreSQL 15 to 18 and each Python present",
+        r"^(?:PostgreSQL|Python) [\d.]+: .*",
+    ),
     Check("mutants", "each guard is watched by a test", r"^\d+ mutants, .*|^ALIVE .*"),
     Check("fuzz", "20,000 cron expressions agree with cronsim", r"^=* ?\d+ (?:passed|failed).*"),
     Check("torture", "nothing is lost or run twice unseen", r"^seed .*|^  .*|^\d+ seeds.*"),

@@ -4,7 +4,7 @@ import re
 from collections import Counter as Tally
 from typing import Any
 
-from sessions import Session
+from tests.sql.sessions import Session
 
 _STATEMENTS = """
 select s.query, s.calls, s.wal_bytes::bigint, s.wal_fpi

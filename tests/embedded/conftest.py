@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from watching import QUICK, Sharer, end_server
 
 from holdfast import embedded
+from tests.embedded.watching import QUICK, Sharer, end_server
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE, Told
+from tests.waiting import PATIENCE, Told
 
 APP = Path(__file__).with_name("app.py")
 
@@ -61,3 +62,6 @@ class Process:
         self.wait()
         assert self._process.stdout
         self._process.stdout.close()
+
+
+StartProcess = Callable[..., Process]

@@ -1,13 +1,13 @@
 """Everything that can break, breaks, while thousands of jobs run; then the database's own history is checked.
 
-    python tests/faults/torture.py --seeds 10 --jobs 10000 --faults 60
+    python -m tests.faults.torture --seeds 10 --jobs 10000 --faults 60
 
 Real worker processes and a real server, with a proxy before it. A seeded nemesis kills, stops, cuts and
 silences; a producer goes on enqueueing and cancelling, through the proxy too. When it is over, every job must
 have ended, in time, and the checker looks for what must never have happened. The seed repeats the choice of
 faults and jobs, not the moments at which they meet.
 """
-# ruff: noqa: T201 - a script for the terminal, which finds its parts beside it
+# ruff: noqa: T201 - a script for the terminal
 
 import argparse
 import os
@@ -15,16 +15,12 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
-from pathlib import Path
 
 from holdfast.embedded.binaries import newest_in_wheels
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from torture_arena import arena
-from torture_checker import HISTORY, Verdict, check, settle
-from torture_faults import FAULTS
-from torture_producer import Producer
+from tests.faults.torture_arena import arena
+from tests.faults.torture_checker import HISTORY, Verdict, check, settle
+from tests.faults.torture_faults import FAULTS
+from tests.faults.torture_producer import Producer
 
 
 def torture(seed: int, jobs: int, faults: int) -> Verdict:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from proxy import Proxy
 
 from holdfast import Holdfast, embedded
 from holdfast.testing.homes import temporary_home
-from waiting import until
+from tests.faults.proxy import Proxy
+from tests.waiting import until
 
 APP = Path(__file__).with_name("torture_app.py")
 SETTINGS = {

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 
 import psycopg
-from torture_arena import CONCURRENCY, LONGEST, Arena
-from torture_producer import Producer
+
+from tests.faults.torture_arena import CONCURRENCY, LONGEST, Arena
+from tests.faults.torture_producer import Producer
 
 # After the last fault: recovery waits a lease after an outage and another to judge, then come the retries, and
 # what has piled up meanwhile is worked off. Suspects run one at a time, and a worker may find as many of them as
@@ -130,7 +131,7 @@ class Verdict:
         lines += [f"  VIOLATION {name}: {amount} jobs" for name, amount in self.violations.items()]
         if self.violations:
             lines.append(
-                f"  repeat it: python tests/faults/torture.py --seed {self.seed} --jobs {self.asked} --faults {self.asked_faults}"
+                f"  repeat it: python -m tests.faults.torture --seed {self.seed} --jobs {self.asked} --faults {self.asked_faults}"
             )
             lines.append(self.clues)
         return "\n".join(lines)

@@ -18,17 +18,17 @@ def joined(text: str) -> str:
     return re.sub(r"""(['"])\s*\n\s*f?\1""", "", text)
 
 
-def test_no_source_names_a_file_of_the_documentation():
+def test_no_source_names_a_file_of_the_documentation() -> None:
     assert [name for name, text in sources() if re.search(r"\bdocs/\w|\w\.md\b", text)] == []
 
 
-def test_every_guide_that_a_message_names_exists():
+def test_every_guide_that_a_message_names_exists() -> None:
     index = (HOUSE / "docs" / "index.md").read_text(encoding="utf-8")
     titles = {title.partition(":")[0] for title in re.findall(r"^- \[(.+?)\]\(", index, re.MULTILINE)}
     named = {title for _, text in sources() for title in re.findall(r'[Gg]uide "(.+?)"', joined(text))}
     assert {"Security", "Sizing", "Tutorial"} <= named <= titles
 
 
-def test_a_title_is_found_where_a_line_was_broken():
+def test_a_title_is_found_where_a_line_was_broken() -> None:
     for broken in ("'See the guide '\n  '\"Sizing\".'", '"See the guide "\n    f"\'Sizing\'."'):
         assert "\n" not in joined(broken)

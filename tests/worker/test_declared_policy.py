@@ -1,19 +1,23 @@
 """A policy declared in code is written when a worker starts, and gives way to an operator's."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from holdfast import Holdfast, RetryPolicy
+from tests.fixtures import Ask
+
+RetryDelay = Callable[[int], timedelta]
 
 
 @pytest.fixture
-def retry_delay(ask):
+def retry_delay(ask: Ask) -> RetryDelay:
     """The pause of the task "mail" before the attempt after this one."""
     return lambda attempt: ask("select holdfast.retry_delay('mail', %s)", attempt)[0][0]
 
 
-def test_a_declared_policy_holds_once_a_worker_was_made(hf: Holdfast, retry_delay):
+def test_a_declared_policy_holds_once_a_worker_was_made(hf: Holdfast, retry_delay: RetryDelay) -> None:
     @hf.task(name="mail", retry=RetryPolicy(max_attempts=5, base=30, jitter=0))
     async def mail() -> None: ...
 
@@ -22,7 +26,7 @@ def test_a_declared_policy_holds_once_a_worker_was_made(hf: Holdfast, retry_dela
     assert mail.enqueue().refresh().max_attempts == 5
 
 
-def test_an_operators_policy_is_not_overwritten_by_a_deploy(hf: Holdfast, retry_delay):
+def test_an_operators_policy_is_not_overwritten_by_a_deploy(hf: Holdfast, retry_delay: RetryDelay) -> None:
     @hf.task(name="mail", retry=RetryPolicy(max_attempts=5, base=30))
     async def mail() -> None: ...
 
@@ -33,7 +37,7 @@ def test_an_operators_policy_is_not_overwritten_by_a_deploy(hf: Holdfast, retry_
     assert retry_delay(1) == timedelta(seconds=5)
 
 
-def test_a_changed_declaration_takes_effect_at_the_next_deploy(hf: Holdfast, holdfast_dsn: str):
+def test_a_changed_declaration_takes_effect_at_the_next_deploy(hf: Holdfast, holdfast_dsn: str) -> None:
     hf.task(name="mail", retry=RetryPolicy(max_attempts=5))(lambda: None)
     hf.worker()
     with Holdfast(holdfast_dsn) as next_release:
@@ -42,7 +46,7 @@ def test_a_changed_declaration_takes_effect_at_the_next_deploy(hf: Holdfast, hol
         assert next_release.enqueue("mail").refresh().max_attempts == 6
 
 
-def test_declared_attempts_hold_for_jobs_enqueued_by_name(hf: Holdfast, retry_delay):
+def test_declared_attempts_hold_for_jobs_enqueued_by_name(hf: Holdfast, retry_delay: RetryDelay) -> None:
     hf.task(name="mail", max_attempts=7)(lambda: None)
     hf.worker()
     assert hf.enqueue("mail").refresh().max_attempts == 7
