@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import holdfast
 from holdfast import Context, Holdfast, HoldfastError, Job, JobSnapshot, Task, errors, operations
-from holdfast.operations.base import operation
+from holdfast.operations.base import operation, stream
 from holdfast.operations.dead import Dead
 from holdfast.operations.jobs import Jobs
 from holdfast.values.options import TaskKeywords
@@ -191,7 +191,7 @@ def members_of(kind: type) -> Iterator[Member]:
     for name, value in vars(kind).items():
         if name.startswith("_") or (name.startswith("a") and name[1:] in vars(kind)):
             continue
-        if isinstance(value, operation):
+        if isinstance(value, operation | stream):
             yield Member(name, _original(kind, value), is_property=False)
         elif isinstance(value, property):
             assert value.fget is not None  # noqa: S101 - there is no other kind here
@@ -200,11 +200,11 @@ def members_of(kind: type) -> Iterator[Member]:
             yield Member(name, value, is_property=False)
 
 
-def _original(kind: type, made: operation[Any, Any, Any]) -> Callable[..., Any]:
-    """Return the function that a person wrote; a job's operations are derived from those of a namespace."""
-    if kind is not Job:
-        return made.build
+def _original(kind: type, made: operation[Any, Any, Any] | stream[Any, Any, Any]) -> Callable[..., Any]:
+    """Return the function that a person wrote; most of a job's are derived from those of a namespace."""
     name = made.build.__name__
+    if kind is not Job or name not in {**vars(Jobs), **vars(Dead)}:
+        return made.build
     return vars(Jobs).get(name, vars(Dead).get(name)).build  # type: ignore[union-attr]
 
 
@@ -316,7 +316,7 @@ def _annotation(node: ast.expr | None, function: Callable[..., Any]) -> str:
     text = re.sub(r"""['"]([^'"]*\[[^'"]*|[A-Z]\w*)['"]""", r"\1", ast.unparse(node))
     # `Call[int]` and `Steps[int]` are what an operation builds; its caller gets the int.
     inner = re.fullmatch(r"(?:Call|Steps)\[(.*?)\](?: \| Steps\[.*\])?", text)
-    text = inner[1] if inner else text
+    text = inner[1] if inner else re.sub(r"^Stream\[", "Iterator[", text)
     aliases = _aliases(inspect.unwrap(function).__module__)
     text = re.sub(r"\w+", lambda word: aliases.get(word[0], word[0]), text)
     text = re.sub(r"\b(?:typing|datetime|msgspec|os)\.(?=[A-Z])", "", text).replace("'", '"')
@@ -328,6 +328,9 @@ def _aliases(module: str) -> dict[str, str]:
     """Return the names that a module gives to unions and literals, with what they stand for."""
     found = {}
     for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("holdfast.operations."):
+            theirs = _aliases(node.module or "")
+            found |= {it.name: theirs[it.name] for it in node.names if it.name in theirs}
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
         if (

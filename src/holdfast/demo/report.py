@@ -15,8 +15,8 @@ from holdfast.demo.snapshot import Snapshot, outcome
 
 READ_ON = """
   The tasks you saw    {tasks}
-  Your first task      README.md
-  How it works         the tutorial and the guides: make docs"""
+  Your first task      the guide "Tutorial"
+  How it works         the other guides; make docs builds a site of them"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class DeadFilter(TypedDict, total=False):
 
 
 class Dead(Namespace):
-    """Jobs that have failed for good. `DeadFilter` has the filters."""
+    """Dead letters. `error` is a part of the last error; `after` and `before` limit the time of death."""
 
     called = "list(…)"
 
@@ -93,7 +93,7 @@ class Dead(Namespace):
     @operation
     @renamed(amount="limit")
     def list(self, *, limit: int = 50, **which: Unpack[DeadFilter]) -> Call["list[JobSnapshot]"]:
-        """Return the dead jobs that match, the latest first."""
+        """Return the matching dead jobs, latest first."""
         return _list_dead(read_snapshots, *_filter_values("list", which, limit))
 
     alist = twin(list)

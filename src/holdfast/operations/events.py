@@ -80,7 +80,7 @@ def reading(
             return
         ends = (yield ends_of([str(feed.job)])) if feed.job is not None else []
         if feed.is_over(ends) and follow:
-            feed.over = True  # and once more, for what came before its end
+            feed.over = True  # read once more, for events just before its end
         elif not follow:
             return
         else:

@@ -40,7 +40,7 @@ def texts_or_null(values: Sequence[str] | None) -> str | None:
 
 
 def texts_if_any(values: Sequence[str | None]) -> str | None:
-    """Return an array of texts, or NULL if there is none among them."""
+    """Return the values as an array, or None if all of them are None."""
     return None if values.count(None) == len(values) else texts(values)
 
 
