@@ -55,7 +55,7 @@ class Side(Holdfast):
 
     def __init__(self, name: str, interpreter: Path) -> None:
         super().__init__()
-        self.name = name  # type: ignore[misc] - the two differ in nothing else
+        self.name = name  # type: ignore[misc] # the two differ in nothing else
         self._interpreter = interpreter
 
     @property
@@ -271,9 +271,9 @@ def _checkout(commit: str) -> Iterator[Path]:
         try:
             subprocess.run([sys.executable, "-m", "venv", environment], check=True)
             # What the two need besides has the same versions on both sides.
-            pip = [environment / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check"]
-            constraints = ["--constraint", ROOT / "constraints.txt"]
-            subprocess.run([*pip, *constraints, tree, "uvloop"], check=True)
+            pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+            constraints = ["--constraint", str(ROOT / "constraints.txt")]
+            subprocess.run([*pip, *constraints, str(tree), "uvloop"], check=True)
             yield environment / "bin" / "python"
         finally:
             _git("worktree", "remove", "--force", str(tree))

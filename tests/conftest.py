@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from holdfast.embedded.binaries import newest_in_wheels
 from holdfast.values.call import Call
 from holdfast.worker import claimer
 from tests import waiting
+from tests.fixtures import Ask, Counts, Login, StartWorker, Until
 from tests.waiting import Told, Work
 
 
@@ -25,13 +26,13 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
-def until() -> Callable[..., Any]:
+def until() -> Until:
     """`until(lambda: …)`: wait for a fact; what the condition said when it came true."""
     return waiting.until
 
 
 @pytest.fixture
-def ask(holdfast_dsn: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+def ask(holdfast_dsn: str) -> Iterator[Ask]:
     """`ask("select …")`: rows from the test's database, through a connection of its own."""
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
 
@@ -43,7 +44,7 @@ def ask(holdfast_dsn: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
 
 
 @pytest.fixture
-def login(holdfast_dsn: str) -> Iterator[Callable[..., str]]:
+def login(holdfast_dsn: str) -> Iterator[Login]:
     """`login("viewer")`: the DSN of a role that logs in and has these of Holdfast's; gone after the test."""
     names: list[str] = []
     with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
@@ -64,7 +65,7 @@ def login(holdfast_dsn: str) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def counts(ask: Callable[..., list[tuple[Any, ...]]]) -> Callable[[], dict[str, int]]:
+def counts(ask: Ask) -> Counts:
     """`counts()`: how many jobs there are in each state."""
     return lambda: dict(ask("select state, count(*) from holdfast.jobs group by state"))
 
@@ -79,7 +80,7 @@ def told() -> Iterator[Told]:
 
 
 @pytest.fixture
-def work(hf: Holdfast, told: Told) -> Iterator[Callable[..., Work]]:
+def work(hf: Holdfast, told: Told) -> Iterator[StartWorker]:
     """`work(concurrency=2)`: a worker that runs from then on, in a thread; ended after the test."""
     begun: list[Work] = []
 

@@ -2,20 +2,24 @@
 
 import asyncio
 import multiprocessing
+from collections.abc import Callable
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from holdfast import BadValue, Holdfast, HoldfastError, JobNotFound
+from tests.fixtures import Drain
+from tests.waiting import Told
 
 
-def test_an_empty_dsn_is_refused_and_not_taken_for_the_embedded_server():
+def test_an_empty_dsn_is_refused_and_not_taken_for_the_embedded_server() -> None:
     for dsn in ("", "  ", 3):
         with pytest.raises(BadValue, match=r"dsn .* must be a connection string"):
             Holdfast(dsn)  # type: ignore[arg-type]
 
 
-def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
+def test_only_calls_of_tasks_are_enqueued(hf: Holdfast) -> None:
     task = hf.task(name="mail")(lambda: None)
     with pytest.raises(BadValue, match=r"task\.call\(…\)"):
         hf.enqueue_many([task])  # type: ignore[list-item]
@@ -26,7 +30,7 @@ def test_only_calls_of_tasks_are_enqueued(hf: Holdfast):
     assert hf.jobs.list() == []
 
 
-def test_a_task_is_made_of_a_function(hf: Holdfast):
+def test_a_task_is_made_of_a_function(hf: Holdfast) -> None:
     with pytest.raises(BadValue, match=r"must be a function.*name="):
         hf.task("mail")  # type: ignore[call-overload]
 
@@ -38,7 +42,7 @@ def test_a_task_is_made_of_a_function(hf: Holdfast):
         lambda hf, **which: asyncio.run(hf.jobs.alist(**which)),
     ],
 )
-def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs):
+def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs: Callable[..., Any]) -> None:
     with pytest.raises(BadValue, match=r"state 'ded'.*Did you mean 'dead'"):
         jobs(hf, state="ded")
     for limit in (-1, 0, 100_001, True, "5"):
@@ -47,7 +51,7 @@ def test_an_unknown_state_and_an_absurd_limit_are_named(hf: Holdfast, jobs):
     assert jobs(hf, limit=1) == []
 
 
-def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast):
+def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast) -> None:
     for one in (uuid4(), str(uuid4())):
         with pytest.raises(BadValue, match="must be a list of ids"):
             hf.jobs.cancel_many(one)  # type: ignore[arg-type]
@@ -57,19 +61,19 @@ def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast):
         hf.job(uuid4()).refresh()
 
 
-def test_queues_are_a_list_of_names(hf: Holdfast):
+def test_queues_are_a_list_of_names(hf: Holdfast) -> None:
     with pytest.raises(BadValue, match="queues 'mail': must be a list"):
-        hf.worker(queues="mail")
+        hf.worker(queues="mail")  # type: ignore[arg-type]
     with pytest.raises(BadValue, match="must not be empty"):
         hf.worker(queues=[])
 
 
-def test_a_timeout_that_cannot_hold_is_refused_as_it_was_written(hf: Holdfast):
+def test_a_timeout_that_cannot_hold_is_refused_as_it_was_written(hf: Holdfast) -> None:
     with pytest.raises(BadValue, match=r"^timeout 5: task slow is a plain function"):
         hf.task(name="slow", timeout=5)(lambda: None)
 
 
-def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast):
+def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast) -> None:
     async def main() -> None:
         hf.worker().run(drain=True)
 
@@ -77,7 +81,7 @@ def test_a_worker_that_is_run_in_a_running_loop_names_the_twin(hf: Holdfast):
         asyncio.run(main())
 
 
-def test_a_queue_that_is_probably_misspelled_is_told_of(hf: Holdfast, drain, told):
+def test_a_queue_that_is_probably_misspelled_is_told_of(hf: Holdfast, drain: Drain, told: Told) -> None:
     hf.task(name="send", queue="mail")(lambda: None)
     drain(queues=["mail"])
     drain(queues=["mail", "nightly"])  # which calls may name by options(queue=…)
@@ -94,7 +98,7 @@ def _enqueue(hf: Holdfast, task: str) -> None:
     hf.enqueue(task)
 
 
-def test_a_fork_has_connections_of_its_own(hf: Holdfast):
+def test_a_fork_has_connections_of_its_own(hf: Holdfast) -> None:
     hf.enqueue("before")
     forked = [
         multiprocessing.get_context("fork").Process(target=_enqueue, args=(hf, f"in-{n}")) for n in range(3)

@@ -4,13 +4,16 @@ import asyncio
 import copy
 import inspect
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from types import SimpleNamespace
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from holdfast import NewJob
 from holdfast.task import Registry, Task, named_job
 from holdfast.values.errors import (
     BadArguments,
@@ -43,20 +46,25 @@ async def asend(user_id: int) -> str:
     return f"sent {user_id}"
 
 
+def declared(function: Callable[..., Any], **options: Any) -> Task[..., Any]:
+    """Make a task with any options, wrong ones too."""
+    return Task(function, **options)
+
+
 class Client:
-    connection = None
+    connection: str | None = None
 
-    def __init__(self):
-        self.sent = []
+    def __init__(self) -> None:
+        self.sent: list[tuple[NewJob, str | None]] = []
 
-    def enqueue(self, new_job):
+    def enqueue(self, new_job: NewJob) -> Any:
         self.sent.append((new_job, self.connection))
         return "a handle"
 
-    async def aenqueue(self, new_job):
+    async def aenqueue(self, new_job: NewJob) -> Any:
         return self.enqueue(new_job)
 
-    def on(self, conn):
+    def on(self, conn: Any) -> Any:
         bound = copy.copy(self)
         bound.connection = conn
         return bound
@@ -65,53 +73,53 @@ class Client:
 # The function
 
 
-def test_a_task_is_still_its_function():
-    task = Task(send)
+def test_a_task_is_still_its_function() -> None:
+    task = declared(send)
     assert task(7) == Receipt(7, date(2024, 2, 29))
-    assert asyncio.run(Task(asend)(user_id=7)) == "sent 7"
-    assert (task.__doc__, task.__name__) == ("Send a mail.", "send")
+    assert asyncio.run(declared(asend)(user_id=7)) == "sent 7"
+    assert (task.__doc__, task.__name__) == ("Send a mail.", "send")  # type: ignore[attr-defined]
     assert list(inspect.signature(task).parameters) == ["user_id", "template"]
 
 
-def test_a_task_knows_whether_it_is_async():
-    assert Task(asend).is_async
-    assert not Task(send).is_async
+def test_a_task_knows_whether_it_is_async() -> None:
+    assert declared(asend).is_async
+    assert not declared(send).is_async
 
 
-def test_a_generator_is_refused_when_declared():
-    def numbers():
+def test_a_generator_is_refused_when_declared() -> None:
+    def numbers() -> Iterator[int]:
         yield 1
 
-    async def anumbers():
+    async def anumbers() -> AsyncIterator[int]:
         yield 1
 
     for function in (numbers, anumbers):
         with pytest.raises(BadValue, match="is a generator"):
-            Task(function)
+            declared(function)
 
 
 # Names
 
 
-def test_a_name_is_made_of_module_and_function():
-    def Nested():  # noqa: N802 - the capital is the point
+def test_a_name_is_made_of_module_and_function() -> None:
+    def Nested() -> None:  # noqa: N802 - the capital is the point
         pass
 
-    assert Task(send).name == "test_task_declaration.send"
-    assert Task(Nested).name.endswith(".test_a_name_is_made_of_module_and_function.nested")
-    assert Task(send, name="mail:send-1").name == "mail:send-1"
+    assert declared(send).name == "tests.test_task_declaration.send"
+    assert declared(Nested).name.endswith(".test_a_name_is_made_of_module_and_function.nested")
+    assert declared(send, name="mail:send-1").name == "mail:send-1"
 
 
-def test_a_name_that_cannot_be_made_is_asked_for():
+def test_a_name_that_cannot_be_made_is_asked_for() -> None:
     with pytest.raises(BadName, match="Give one with name=") as caught:
-        Task(lambda: None)
+        declared(lambda: None)
     assert caught.value.field == "task"
 
 
 @pytest.mark.parametrize("name", ["", "Mail", "mail send", "möbel", "a" * 101, "mail\n", 7])
-def test_a_name_that_breaks_the_rules_is_refused(name):
+def test_a_name_that_breaks_the_rules_is_refused(name: str | int) -> None:
     with pytest.raises(BadName, match="is not a valid name") as caught:
-        Task(send, name=name)
+        declared(send, name=name)
     assert (caught.value.field, caught.value.value) == ("task", name)
 
 
@@ -124,20 +132,22 @@ def test_a_name_that_breaks_the_rules_is_refused(name):
         ({"__spec__": None}, "__main__"),
     ],
 )
-def test_a_script_names_its_tasks_as_a_worker_would_import_them(monkeypatch, main, module):
-    def job(): ...
+def test_a_script_names_its_tasks_as_a_worker_would_import_them(
+    monkeypatch: pytest.MonkeyPatch, main: dict[str, Any], module: str
+) -> None:
+    def job() -> None: ...
 
     job.__module__, job.__qualname__ = "__main__", "job"
     monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(**main))
-    assert Task(job).name == f"{module}.job"
+    assert declared(job).name == f"{module}.job"
 
 
 # Options of the task
 
 
-def test_a_call_takes_the_options_of_its_task():
+def test_a_call_takes_the_options_of_its_task() -> None:
     policy = RetryPolicy(max_attempts=7)
-    task = Task(
+    task = declared(
         send, name="mail.send", queue="mail", priority=Priority.USER, retry=policy, delay=60, timeout=1.5
     )
     job = task.call(7)
@@ -147,21 +157,21 @@ def test_a_call_takes_the_options_of_its_task():
     # The policy's attempts are the database's to say: an operator may have changed them.
     assert job.max_attempts is None
     assert task.settings.timeout == timedelta(seconds=1.5)
-    assert Task(send, max_attempts=2, retry=policy).call(7).max_attempts == 2
+    assert declared(send, max_attempts=2, retry=policy).call(7).max_attempts == 2
 
 
-def test_a_task_without_options_leaves_the_attempts_to_the_database():
-    job = Task(send).call(7)
+def test_a_task_without_options_leaves_the_attempts_to_the_database() -> None:
+    job = declared(send).call(7)
     assert (job.queue, job.priority, job.max_attempts, job.delay) == ("default", 100, None, None)
 
 
-def test_an_unknown_option_of_a_task_is_refused_with_a_suggestion():
+def test_an_unknown_option_of_a_task_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
         UnknownOption, match=r"task mail.send has no option 'prioritty'\. Did you mean 'priority'"
     ):
-        Task(send, name="mail.send", prioritty=3)
+        declared(send, name="mail.send", prioritty=3)
     with pytest.raises(UnknownOption, match="Did you mean 'name'"):
-        Task(send, naem="mail.send")
+        declared(send, naem="mail.send")
 
 
 @pytest.mark.parametrize(
@@ -178,18 +188,21 @@ def test_an_unknown_option_of_a_task_is_refused_with_a_suggestion():
         ("retry", 3, BadValue), ("retry", {"base": 1}, BadValue),
     ],
 )  # fmt: skip
-def test_an_option_outside_its_limits_is_refused_by_name(option, value, error):
+def test_an_option_outside_its_limits_is_refused_by_name(
+    option: str, value: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error) as caught:
-        Task(send, **{option: value})
-    assert (caught.value.field, caught.value.value) == (option, value)
+        declared(send, **{option: value})
+    refusal: Any = caught.value
+    assert (refusal.field, refusal.value) == (option, value)
     assert option in str(caught.value)
 
 
 # Options of a call
 
 
-def test_the_options_of_a_call_win_over_those_of_its_task():
-    task = Task(send, queue="mail", priority=10, delay=60, max_attempts=3)
+def test_the_options_of_a_call_win_over_those_of_its_task() -> None:
+    task = declared(send, queue="mail", priority=10, delay=60, max_attempts=3)
     job_id, at = uuid4(), datetime.now(UTC) + timedelta(days=1)
     job = task.options(
         queue="slow", priority=0, run_at=at, max_attempts=9, id=job_id, headers={"trace": "x"}
@@ -199,9 +212,9 @@ def test_the_options_of_a_call_win_over_those_of_its_task():
     assert task.call(7).queue == "mail"
 
 
-def test_later_options_win_over_earlier_ones_and_none_leaves_them():
+def test_later_options_win_over_earlier_ones_and_none_leaves_them() -> None:
     at = datetime.now(UTC)
-    task = Task(send).options(delay=60, priority=1, id=str(UUID(int=1)))
+    task = declared(send).options(delay=60, priority=1, id=str(UUID(int=1)))
     job = task.options(run_at=at, priority=None).call(7)
     assert (job.run_at, job.delay, job.priority, job.id) == (at, None, 1, UUID(int=1))
 
@@ -225,47 +238,49 @@ def test_later_options_win_over_earlier_ones_and_none_leaves_them():
         ({"headers": {1: "x"}}, "headers", "must be a mapping"),
     ],
 )
-def test_an_absurd_option_of_a_call_is_refused_by_name(options, field, rule):
+def test_an_absurd_option_of_a_call_is_refused_by_name(
+    options: dict[str, Any], field: str, rule: str
+) -> None:
     with pytest.raises(BadValue, match=rule) as caught:
-        Task(send).options(**options)
+        declared(send).options(**options)
     assert caught.value.field == field
 
 
-def test_a_time_in_the_past_is_only_late():
+def test_a_time_in_the_past_is_only_late() -> None:
     at = datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))
-    assert Task(send).options(run_at=at).call(7).run_at == at
+    assert declared(send).options(run_at=at).call(7).run_at == at
 
 
-def test_headers_that_cannot_be_stored_are_refused_with_their_place():
+def test_headers_that_cannot_be_stored_are_refused_with_their_place() -> None:
     with pytest.raises(BadPayload, match="NUL") as caught:
-        Task(send).options(headers={"trace": "\0"})
+        declared(send).options(headers={"trace": "\0"})
     assert caught.value.path == "headers.trace"
 
 
-def test_an_option_that_is_given_as_an_argument_is_sent_where_it_belongs():
+def test_an_option_that_is_given_as_an_argument_is_sent_where_it_belongs() -> None:
     with pytest.raises(BadArguments) as caught:
-        Task(send, name="mail.send").call(7, delay=60)
+        declared(send, name="mail.send").call(7, delay=60)
     assert str(caught.value) == (
         "mail.send: argument 'delay' does not exist. It is an option: send.options(delay=…).enqueue(…)."
     )
     with pytest.raises(BadArguments, match="Known: template, user_id"):
-        Task(send, name="mail.send").decode('{"user_id": 7, "delay": 60}')
+        declared(send, name="mail.send").decode('{"user_id": 7, "delay": 60}')
 
 
-def test_an_argument_of_nearly_that_name_is_meant_rather_than_the_option():
+def test_an_argument_of_nearly_that_name_is_meant_rather_than_the_option() -> None:
     def sort(queues: list[str]) -> None: ...
 
     with pytest.raises(BadArguments, match="Did you mean 'queues'"):
-        Task(sort).call(queue=["mail"])
+        declared(sort, name="sort").call(queue=["mail"])
 
 
-def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():
+def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion() -> None:
     with pytest.raises(
         UnknownOption, match=r"a call of mail\.send has no option 'dely'\. Did you mean 'delay'"
     ):
-        Task(send, name="mail.send").options(dely=1)
+        declared(send, name="mail.send").options(dely=1)  # type: ignore[call-arg]
     with pytest.raises(UnknownOption, match="has no option 'timeout'"):
-        Task(send).options(timeout=1)
+        declared(send).options(timeout=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(
@@ -285,30 +300,32 @@ def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion():
         ("expires", *["A job that waits does not expire. Cancel it with job.cancel()."] * 2),
     ],
 )
-def test_an_option_of_another_queue_is_answered_with_ours(theirs, of_a_task, of_a_call):
+def test_an_option_of_another_queue_is_answered_with_ours(
+    theirs: str, of_a_task: str | None, of_a_call: str | None
+) -> None:
     if of_a_task is not None:
         with pytest.raises(UnknownOption) as caught:
-            Task(send, **{theirs: 1})
+            declared(send, **{theirs: 1})
         assert caught.value.hint == of_a_task
     if of_a_call is not None:
         with pytest.raises(UnknownOption) as caught:
-            Task(send).options(**{theirs: 1})
+            declared(send).options(**{theirs: 1})  # type: ignore[arg-type]
         assert caught.value.hint == of_a_call
 
 
-def test_an_option_of_another_queue_given_as_an_argument_is_answered_with_ours():
+def test_an_option_of_another_queue_given_as_an_argument_is_answered_with_ours() -> None:
     with pytest.raises(BadArguments, match=r"It is an option: send\.options\(delay=…\)\.enqueue"):
-        Task(send).call(7, countdown=60)
+        declared(send).call(7, countdown=60)
     with pytest.raises(BadArguments, match="Known: template, user_id"):
-        Task(send).call(7, autoretry_for=ValueError)
+        declared(send).call(7, autoretry_for=ValueError)
 
 
 # Enqueueing
 
 
-def test_enqueue_hands_the_job_and_the_connection_to_the_client():
+def test_enqueue_hands_the_job_and_the_connection_to_the_client() -> None:
     client = Client()
-    task = Task(send, enqueuer=client)
+    task = declared(send, enqueuer=client)
     assert task.enqueue(7) == "a handle"
     assert asyncio.run(task.on("my connection").aenqueue(user_id=8)) == "a handle"
     assert [(job.payload, conn) for job, conn in client.sent] == [
@@ -317,12 +334,12 @@ def test_enqueue_hands_the_job_and_the_connection_to_the_client():
     ]
 
 
-def test_a_task_that_belongs_to_nobody_says_so():
+def test_a_task_that_belongs_to_nobody_says_so() -> None:
     with pytest.raises(HoldfastError, match=r"belongs to no Holdfast\. Declare it with @hf\.task"):
-        Task(send).enqueue(7)
+        declared(send).enqueue(7)
 
 
-def test_a_job_may_be_named_without_knowing_its_task():
+def test_a_job_may_be_named_without_knowing_its_task() -> None:
     job = named_job("mail.send", {"user_id": 7}, queue="mail")
     assert (job.task, job.payload, job.queue) == ("mail.send", '{"user_id":7}', "mail")
     assert named_job("mail.send").payload == "{}"
@@ -337,26 +354,26 @@ def test_a_job_may_be_named_without_knowing_its_task():
 # Results
 
 
-def test_a_result_travels_as_json_and_comes_back_as_declared():
-    task = Task(send)
+def test_a_result_travels_as_json_and_comes_back_as_declared() -> None:
+    task = declared(send)
     text = task.encode_result(Receipt(7, date(2024, 2, 29)))
     assert text == '{"number":7,"day":"2024-02-29"}'
     assert task.decode_result({"number": 7, "day": "2024-02-29"}) == Receipt(7, date(2024, 2, 29))
 
 
-def test_no_result_is_nothing():
-    assert Task(send).encode_result(None) is None
-    assert Task(send).decode_result(None) is None
+def test_no_result_is_nothing() -> None:
+    assert declared(send).encode_result(None) is None
+    assert declared(send).decode_result(None) is None
 
 
-def test_a_result_is_not_held_to_its_annotation():
-    def silent(): ...
-    def unclear() -> date | datetime: ...
-    def unresolved() -> "Missing": ...  # noqa: F821
-    def only_outcomes() -> Retry | Cancel: ...
+def test_a_result_is_not_held_to_its_annotation() -> None:
+    def silent() -> None: ...
+    def unclear() -> date | datetime: ...  # type: ignore[empty-body]
+    def unresolved() -> "Missing": ...  # type: ignore[name-defined] # noqa: F821
+    def only_outcomes() -> Retry | Cancel: ...  # type: ignore[empty-body]
 
     for function in (send, silent, unclear, unresolved, only_outcomes):
-        assert Task(function, name="t").decode_result(["other"]) == ["other"]
+        assert declared(function, name="t").decode_result(["other"]) == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -367,17 +384,17 @@ def test_a_result_is_not_held_to_its_annotation():
         pytest.param(10**5000, "result", id="huge"),
     ],
 )  # fmt: skip
-def test_a_result_that_cannot_be_stored_is_a_named_error(value, path):
+def test_a_result_that_cannot_be_stored_is_a_named_error(value: Any, path: str) -> None:
     with pytest.raises(BadResult, match="the handler's result cannot be stored") as caught:
-        Task(send, name="mail.send").encode_result(value)
+        declared(send, name="mail.send").encode_result(value)
     assert (caught.value.task, caught.value.path) == ("mail.send", path)
 
 
 # The registry
 
 
-def test_a_registry_finds_tasks_by_name():
-    registry, task = Registry(), Task(send, name="mail.send")
+def test_a_registry_finds_tasks_by_name() -> None:
+    registry, task = Registry(), declared(send, name="mail.send")
     registry.register(task)
     registry.register(task)
     assert registry.get("mail.send") is task
@@ -386,37 +403,37 @@ def test_a_registry_finds_tasks_by_name():
     assert "other" not in registry
 
 
-def test_two_tasks_of_one_name_are_refused_with_the_place_of_the_first():
+def test_two_tasks_of_one_name_are_refused_with_the_place_of_the_first() -> None:
     registry = Registry()
-    registry.register(Task(send, name="mail.send"))
+    registry.register(declared(send, name="mail.send"))
     with pytest.raises(BadName, match=r"'mail.send' is already declared in .*test_task_declaration.py:\d+"):
-        registry.register(Task(asend, name="mail.send"))
+        registry.register(declared(asend, name="mail.send"))
 
 
-def test_an_unknown_task_is_refused_with_a_suggestion():
+def test_an_unknown_task_is_refused_with_a_suggestion() -> None:
     registry = Registry()
-    registry.register(Task(send, name="mail.send"))
+    registry.register(declared(send, name="mail.send"))
     with pytest.raises(UnknownTask, match=r"Did you mean 'mail\.send'") as caught:
         registry.get("mail.sent")
     assert (caught.value.name, caught.value.suggestion) == ("mail.sent", "mail.send")
 
 
-def test_a_call_for_later_refuses_a_connection_rather_than_dropping_it():
+def test_a_call_for_later_refuses_a_connection_rather_than_dropping_it() -> None:
     with pytest.raises(BadValue, match=r"conn.*has no connection.*enqueue_many"):
-        Task(send, enqueuer=Client()).on("mine").call(7)
+        declared(send, enqueuer=Client()).on("mine").call(7)
 
 
-def test_a_connection_among_the_options_is_answered_with_on():
+def test_a_connection_among_the_options_is_answered_with_on() -> None:
     with pytest.raises(
         UnknownOption, match=r"has no option 'conn'\. Give the connection once: task\.on\(conn\)"
     ):
-        Task(send).options(conn="mine")
+        declared(send).options(conn="mine")  # type: ignore[call-arg]
 
 
-def test_the_methods_of_other_queues_are_answered_with_ours():
+def test_the_methods_of_other_queues_are_answered_with_ours() -> None:
     def welcome(user_id: int, ctx: Context, greeting: str = "hello") -> None: ...
 
-    task = Task(welcome, name="mail.welcome")
+    task = declared(welcome, name="mail.welcome")
     for method, line in {
         "delay": "Write welcome.enqueue(user_id=…).",
         "apply_async": "Write welcome.enqueue(user_id=…).",
@@ -435,12 +452,12 @@ def test_the_methods_of_other_queues_are_answered_with_ours():
         assert isinstance(refusal.value, AttributeError)
     assert not hasattr(task, "delay")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        task.nonsense  # noqa: B018
+        task.nonsense  # type: ignore[attr-defined] # noqa: B018
     assert copy.copy(task).name == "mail.welcome"
 
 
 @pytest.mark.parametrize("delay", [-5, timedelta(days=-1)])
-def test_a_negative_duration_is_called_negative(delay):
+def test_a_negative_duration_is_called_negative(delay: int | timedelta) -> None:
     with pytest.raises(BadValue, match="this one is negative"):
         named_job("mail.welcome", delay=delay)
     with pytest.raises(BadValue, match=r"100 years$"):

@@ -1,37 +1,13 @@
 """The command line on a real database: called in this process, or as a process of its own."""
 
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.root import root
-from tests.cli.programs import APP, Program
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a command said, and how it ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def rows(self) -> list[list[str]]:
-        """The cells of a plain table, without its head."""
-        return [line.split() for line in self.out.splitlines()[1:]]
-
-
-Command = Callable[..., Answer]
+from tests.cli.programs import APP, Answer, Command, Program, StartProgram
 
 
 @pytest.fixture
@@ -67,7 +43,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def program(app: Path, holdfast_dsn: str) -> Iterator[Callable[..., Program]]:
+def program(app: Path, holdfast_dsn: str) -> Iterator[StartProgram]:
     """Start a command as a process, in the app's directory and on the test's own database."""
     started: list[Program] = []
 

@@ -2,6 +2,7 @@
 
 import codecs
 import fcntl
+import json
 import os
 import pty
 import re
@@ -12,6 +13,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,6 +72,27 @@ def until(fact: Callable[[], T], *, seconds: float = PATIENCE) -> T:
         assert time.monotonic() < deadline, "it did not come true in time"
         pause.wait(0.02)
     return answer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The cells of a plain table, without its head."""
+        return [line.split() for line in self.out.splitlines()[1:]]
+
+
+Command = Callable[..., Answer]
 
 
 class Program:
@@ -153,6 +176,9 @@ class Program:
         with self._news:
             self._ended = True
             self._news.notify_all()
+
+
+StartProgram = Callable[..., Program]
 
 
 def on_terminal(arguments: Sequence[str], *, dsn: str, columns: int) -> str:

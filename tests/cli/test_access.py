@@ -1,6 +1,7 @@
 """Roles and tenants from the command line, and a secret that must be seen nowhere."""
 
 import logging
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
@@ -9,9 +10,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import Context, Holdfast, JobState, Secret
 from holdfast.values.errors import HoldfastError
+from tests.cli.programs import Command
+from tests.fixtures import Login
 
 
-def test_roles_are_made_and_kept_to_queues(holdfast, holdfast_dsn, login, tmp_path):
+def test_roles_are_made_and_kept_to_queues(
+    holdfast: Command, holdfast_dsn: str, login: Login, tmp_path: Path
+) -> None:
     assert "select holdfast.create_roles();" in holdfast("migrate", "--roles", "--print").out
     rights = (
         "holdfast_producer, holdfast_worker, holdfast_viewer and holdfast_operator have their rights there."
@@ -38,7 +43,9 @@ def test_roles_are_made_and_kept_to_queues(holdfast, holdfast_dsn, login, tmp_pa
     assert len(holdfast("--dsn", dsn, "jobs", "--json").json) == 2
 
 
-def test_a_secret_is_in_no_log_no_view_no_output_and_no_statistics(hf: Holdfast, holdfast, login, caplog):
+def test_a_secret_is_in_no_log_no_view_no_output_and_no_statistics(
+    hf: Holdfast, holdfast: Command, login: Login, caplog: pytest.LogCaptureFixture
+) -> None:
     canary = f"canary-{uuid4().hex}"
     caplog.set_level(logging.DEBUG)
     hf.migrate(roles=True)
@@ -56,7 +63,7 @@ def test_a_secret_is_in_no_log_no_view_no_output_and_no_statistics(hf: Holdfast,
             await ctx.astep(f"step {plain}", keep, plain)
             if fail:
                 try:
-                    {}[plain]
+                    dict[str, str]()[plain]
                 except KeyError as error:
                     raise ValueError(f"refused {plain!r}") from error
             return {"word": plain}

@@ -1,16 +1,18 @@
 """The app that a worker is asked to run: found, or a clear word why not."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.cli.application import AppNotFound, load_app
+from tests.waiting import Told
 
 
 @pytest.fixture(autouse=True)
-def _in_the_app(app: Path, monkeypatch: pytest.MonkeyPatch):
+def _in_the_app(app: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """In the app's directory, with nothing of it left imported afterwards."""
     monkeypatch.chdir(app)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -27,11 +29,11 @@ def _error(name: str) -> str:
     return str(caught.value)
 
 
-def test_an_app_is_found_in_the_current_directory():
+def test_an_app_is_found_in_the_current_directory() -> None:
     assert "whoami" in load_app("app:hf").tasks
 
 
-def test_an_app_may_be_an_attribute_of_something_in_a_package(app: Path):
+def test_an_app_may_be_an_attribute_of_something_in_a_package(app: Path) -> None:
     (app / "shop").mkdir()
     (app / "shop" / "__init__.py").touch()
     (app / "shop" / "jobs.py").write_text("import app\nclass box:\n    hf = app.hf\n")
@@ -53,7 +55,7 @@ def test_an_app_may_be_an_attribute_of_something_in_a_package(app: Path):
         ("app:number", "app:number is a int, not a Holdfast. Did you mean app:hf?"),
     ],
 )
-def test_an_app_that_is_not_there_is_answered_with_what_was_meant(name: str, said: str):
+def test_an_app_that_is_not_there_is_answered_with_what_was_meant(name: str, said: str) -> None:
     assert said in _error(name)
 
 
@@ -66,7 +68,7 @@ def test_an_app_that_is_not_there_is_answered_with_what_was_meant(name: str, sai
         ("import app\n\napp.hf.task(queue='BAD')(print)\n", "queue 'BAD' is not a valid name ("),
     ],
 )
-def test_a_mistake_in_an_app_is_shown_where_it_is(app: Path, text: str, said: str):
+def test_a_mistake_in_an_app_is_shown_where_it_is(app: Path, text: str, said: str) -> None:
     (app / "broken.py").write_text(text)
     error = _error("broken:hf")
     assert said in error
@@ -75,7 +77,7 @@ def test_a_mistake_in_an_app_is_shown_where_it_is(app: Path, text: str, said: st
         assert "broken.py, line 3)" in error
 
 
-def test_a_lazy_object_beside_the_app_is_not_woken(tmp_path, monkeypatch):
+def test_a_lazy_object_beside_the_app_is_not_woken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazy_app.py").write_text(
         "from holdfast import Holdfast\n\n"
         "class Lazy:\n"
@@ -100,8 +102,14 @@ def test_a_lazy_object_beside_the_app_is_not_woken(tmp_path, monkeypatch):
     ],
 )
 def test_an_app_that_does_something_while_it_is_imported_is_warned_once(
-    app: Path, does: str, reason: str, told, hf: Holdfast, holdfast_dsn, monkeypatch
-):
+    app: Path,
+    does: str,
+    reason: str,
+    told: Told,
+    hf: Holdfast,
+    holdfast_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HOLDFAST_DSN", holdfast_dsn)
     declares = "from holdfast import Holdfast\nhf = Holdfast()\n@hf.task\ndef hello(): ...\n"
     (app / "eager.py").write_text(declares + does)
@@ -114,7 +122,7 @@ def test_an_app_that_does_something_while_it_is_imported_is_warned_once(
     assert len(told.named("app.doubted")) == 1
 
 
-def test_an_app_that_only_declares_is_not_warned(app: Path, told):
+def test_an_app_that_only_declares_is_not_warned(app: Path, told: Told) -> None:
     (app / "guarded.py").write_text("import app\nhf = app.hf\nif __name__ == '__main__': hf.enqueue('x')\n")
     load_app("guarded:hf")
     assert told.named("app.doubted") == []

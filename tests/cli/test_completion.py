@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.programs import Command
+
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_its_script(run, shell):
+def test_each_shell_has_its_script(run: Command, shell: str) -> None:
     answer = run("completion", shell)
     assert (answer.code, answer.err) == (0, "")
     assert f"_HOLDFAST_COMPLETE={shell}_complete" in answer.out
@@ -18,7 +20,7 @@ def test_each_shell_has_its_script(run, shell):
         subprocess.run([shell, "-n"], input=answer.out, text=True, check=True)
 
 
-def test_the_script_completes_commands_and_options(run):
+def test_the_script_completes_commands_and_options(run: Command) -> None:
     script = run("completion", "bash").out
     asked = [("holdfast", "sch"), ("holdfast", "worker", "--dra"), ("holdfast", "queue", "pau")]
     lines = [
@@ -37,7 +39,7 @@ def test_the_script_completes_commands_and_options(run):
     assert answer.stdout.splitlines() == ["schedule", "--drain", "pause"]
 
 
-def test_an_unknown_shell_is_refused(run):
+def test_an_unknown_shell_is_refused(run: Command) -> None:
     answer = run("completion", "tcsh")
     assert answer.code == 2
     assert "'bash', 'zsh', 'fish'" in answer.err

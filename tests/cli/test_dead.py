@@ -3,10 +3,12 @@
 import pytest
 
 from holdfast import Holdfast, RetryPolicy
+from tests.cli.programs import Command
+from tests.fixtures import Drain
 
 
 @pytest.fixture
-def dead(hf: Holdfast, drain):
+def dead(hf: Holdfast, drain: Drain) -> list[str]:
     @hf.task(name="fragile", queue="mail", max_attempts=1)
     async def fragile(n: int) -> None:
         raise ConnectionError(f"refused {n}")
@@ -16,7 +18,7 @@ def dead(hf: Holdfast, drain):
     return [str(job.id) for job in jobs]
 
 
-def test_dead_jobs_are_listed(holdfast, dead):
+def test_dead_jobs_are_listed(holdfast: Command, dead: list[str]) -> None:
     assert {row["id"] for row in holdfast("dead", "--json").json} == set(dead)
     (row,) = holdfast("dead", "--queue", "mail", "--error", "Refused 1", "--after", "1h").rows
     assert (row[0], row[3]) == (dead[1], "dead")
@@ -28,7 +30,7 @@ def test_dead_jobs_are_listed(holdfast, dead):
     assert "not a time: write how long ago (2h, 3d)" in holdfast("dead", "--after", "yesterday").err
 
 
-def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
+def test_they_are_replayed_by_id_and_by_filter(holdfast: Command, hf: Holdfast, dead: list[str]) -> None:
     assert holdfast("replay", dead[0]).rows == [[dead[0], "pending", "-"]]
     assert holdfast("replay", "--error", "refused 1").out == "Replayed 1 job.\n"
     assert holdfast("replay", "--all", "--json").json == {"jobs": 1}
@@ -38,32 +40,32 @@ def test_they_are_replayed_by_id_and_by_filter(holdfast, hf: Holdfast, dead):
 
 
 @pytest.mark.parametrize("command", ["replay", "purge"])
-def test_an_empty_filter_does_not_mean_all_of_them(holdfast, dead, command):
+def test_an_empty_filter_does_not_mean_all_of_them(holdfast: Command, dead: list[str], command: str) -> None:
     refused = holdfast(command, "--error", "")
     assert (refused.code, "--all" in refused.err) == (2, True)
     assert len(holdfast("dead").rows) == 3
 
 
-def test_they_are_purged(holdfast, dead):
+def test_they_are_purged(holdfast: Command, dead: list[str]) -> None:
     assert holdfast("purge", dead[0]).rows == [[dead[0], "purged", "-"]]
     assert holdfast("purge", "--queue", "mail").out == "Purged 2 jobs.\n"
     assert holdfast("dead").rows == []
 
 
 @pytest.mark.parametrize("command", ["replay", "purge", "cancel"])
-def test_what_is_meant_must_be_said(holdfast, command):
+def test_what_is_meant_must_be_said(holdfast: Command, command: str) -> None:
     answer = holdfast(command)
     assert answer.code == 2
     assert "by ID" in answer.err
 
 
-def test_a_waiting_job_is_given_up(holdfast, hf: Holdfast):
+def test_a_waiting_job_is_given_up(holdfast: Command, hf: Holdfast) -> None:
     job = hf.enqueue("a")
     assert holdfast("give-up", str(job.id), "--reason", "enough").rows == [[str(job.id), "dead", "-"]]
     assert job.refresh().last_error == "enough"
 
 
-def test_a_queue_is_called_off(holdfast, hf: Holdfast):
+def test_a_queue_is_called_off(holdfast: Command, hf: Holdfast) -> None:
     for _ in range(3):
         hf.enqueue("a", queue="mail")
     answer = holdfast("cancel", "--queue", "mail", "--state", "pending")
@@ -71,7 +73,7 @@ def test_a_queue_is_called_off(holdfast, hf: Holdfast):
     assert holdfast("cancel", "--task", "a", "--json").json == {"cancelled": 0, "requested": 0}
 
 
-def test_policies_are_set_listed_and_reset(holdfast):
+def test_policies_are_set_listed_and_reset(holdfast: Command) -> None:
     assert holdfast("policy", "list").rows == []
     assert holdfast("policy", "set", "mail.send", "--max-attempts", "5", "--base", "30s").code == 0
     (row,) = holdfast("policy", "list", "--json").json
@@ -85,7 +87,7 @@ def test_policies_are_set_listed_and_reset(holdfast):
     assert holdfast("policy", "list").rows == []
 
 
-def test_a_policy_says_what_wins_over_it(holdfast, hf: Holdfast):
+def test_a_policy_says_what_wins_over_it(holdfast: Command, hf: Holdfast) -> None:
     @hf.task(name="strict", max_attempts=2)
     async def strict() -> None: ...
 
@@ -108,7 +110,7 @@ def test_a_policy_says_what_wins_over_it(holdfast, hf: Holdfast):
     assert open_.options(max_attempts=1).enqueue().refresh().max_attempts == 1
 
 
-def test_a_policy_says_in_json_what_the_code_declares(holdfast, hf: Holdfast):
+def test_a_policy_says_in_json_what_the_code_declares(holdfast: Command, hf: Holdfast) -> None:
     @hf.task(name="once", at_most_once=True)
     async def once() -> None: ...
 

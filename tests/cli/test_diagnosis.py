@@ -6,9 +6,10 @@ from uuid import uuid4
 import psycopg
 
 from holdfast import Holdfast
+from tests.cli.programs import Command
 
 
-def test_why_says_what_stands_in_the_way_and_what_to_do(holdfast, hf: Holdfast):
+def test_why_says_what_stands_in_the_way_and_what_to_do(holdfast: Command, hf: Holdfast) -> None:
     job = hf.enqueue("welcome", queue="mail")
     holdfast("queue", "pause", "mail")
     answer = holdfast("why", str(job.id))
@@ -24,7 +25,7 @@ def test_why_says_what_stands_in_the_way_and_what_to_do(holdfast, hf: Holdfast):
     assert holdfast("why", "mail").code == 2
 
 
-def test_why_and_doctor_answer_in_python_too(hf: Holdfast):
+def test_why_and_doctor_answer_in_python_too(hf: Holdfast) -> None:
     job = hf.enqueue("welcome")
     assert [reason.answer for reason in job.why()] == ["no_worker"]
     assert [reason.answer for reason in hf.jobs.why(str(job.id))] == ["no_worker"]
@@ -37,7 +38,7 @@ def test_why_and_doctor_answer_in_python_too(hf: Holdfast):
     assert {"schema", "pooling", "clock", "indexes", "duties"} <= checks
 
 
-def test_doctor_tells_by_its_exit_code_how_bad_it_is(holdfast, holdfast_dsn):
+def test_doctor_tells_by_its_exit_code_how_bad_it_is(holdfast: Command, holdfast_dsn: str) -> None:
     answer = holdfast("doctor")
     # The server of the tests is careless on purpose.
     assert answer.code == 2

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from holdfast import Holdfast, JobState
 from holdfast.cli import finished_jobs
 from holdfast.operations.claiming import Claimed, Report
 from holdfast.telemetry import Counted, emit
-from tests.cli.programs import until
+from tests.cli.programs import StartProgram, until
 
 APP = """
 from holdfast import Holdfast, RetryPolicy, Snooze
@@ -44,20 +45,22 @@ def app(app: Path) -> Path:
     return app
 
 
-def worked(program, *options: str, terminal: bool = True) -> str:
+def worked(program: StartProgram, *options: str, terminal: bool = True) -> str:
     worker = program("worker", "app:hf", "--drain", *options, terminal=terminal)
     assert worker.exit_code() == 0
     return re.sub(r"\x1b\[[0-9;]*m", "", worker.said)
 
 
-def test_each_finished_job_has_a_line(program, app, hf: Holdfast):
+def test_each_finished_job_has_a_line(program: StartProgram, app: Path, hf: Holdfast) -> None:
     job, later = hf.enqueue("greet"), hf.enqueue("wait")
     said = worked(program)
     assert len(re.findall(rf"(?m)^\d\d:\d\d:\d\d  completed  greet  {job.id}  in <?\d+ms$", said)) == 1
     assert re.search(rf"(?m)^\d\d:\d\d:\d\d  snoozed    wait  {later.id}  in <?\d+ms, again in 30m$", said)
 
 
-def test_a_failure_has_its_traceback_and_the_time_of_the_next_try(program, app, hf: Holdfast):
+def test_a_failure_has_its_traceback_and_the_time_of_the_next_try(
+    program: StartProgram, app: Path, hf: Holdfast
+) -> None:
     job = hf.enqueue("fail", max_attempts=2)
     said = worked(program)
     assert re.search(rf"failed     fail  {job.id}  in <?\d+ms, attempt 1 of 2\n  Traceback", said)
@@ -69,7 +72,9 @@ def test_a_failure_has_its_traceback_and_the_time_of_the_next_try(program, app, 
     assert "job.failed" not in said, "once is enough"
 
 
-def test_a_job_without_attempts_left_is_said_to_be_dead(program, app, hf: Holdfast):
+def test_a_job_without_attempts_left_is_said_to_be_dead(
+    program: StartProgram, app: Path, hf: Holdfast
+) -> None:
     job = hf.enqueue("die", max_attempts=1)
     said = worked(program)
     assert "  ConnectionError: the server is busy\n  dead: it is not tried again by itself. " in said
@@ -79,7 +84,9 @@ def test_a_job_without_attempts_left_is_said_to_be_dead(program, app, hf: Holdfa
 @pytest.mark.parametrize(
     ("options", "terminal"), [(["--quiet"], True), (["--log-format", "json"], True), ([], False)]
 )
-def test_it_can_be_quiet_and_a_log_file_is_as_it_was(program, app, hf: Holdfast, options, terminal):
+def test_it_can_be_quiet_and_a_log_file_is_as_it_was(
+    program: StartProgram, app: Path, hf: Holdfast, options: list[Any], terminal: bool
+) -> None:
     job = hf.enqueue("die", max_attempts=1)
     said = worked(program, *options, terminal=terminal)
     assert "failed     die" not in said
@@ -87,7 +94,7 @@ def test_it_can_be_quiet_and_a_log_file_is_as_it_was(program, app, hf: Holdfast,
     assert job.refresh().state is JobState.DEAD
 
 
-def test_processes_say_which_of_them_it_was(program, app, hf: Holdfast):
+def test_processes_say_which_of_them_it_was(program: StartProgram, app: Path, hf: Holdfast) -> None:
     worker = program("worker", "app:hf", "--processes=2", "--name=w", terminal=True)
     job = hf.enqueue("greet")
     assert worker.says(rf"\nw-[12]  \d\d:\d\d:\d\d  .*completed.*  greet  {job.id}  in")
@@ -100,7 +107,9 @@ def test_processes_say_which_of_them_it_was(program, app, hf: Holdfast):
     assert "completed" not in quiet.said
 
 
-def test_more_jobs_than_a_terminal_can_take_are_counted(hf: Holdfast, capsys, monkeypatch):
+def test_more_jobs_than_a_terminal_can_take_are_counted(
+    hf: Holdfast, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(finished_jobs, "BACKLOG", 3)
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     report = Report("i", "l", "completed", seconds=0.001)
@@ -111,7 +120,9 @@ def test_more_jobs_than_a_terminal_can_take_are_counted(hf: Holdfast, capsys, mo
     assert lines[3:] == ["… and 1,000 more jobs, too many to show"]
 
 
-def test_what_the_database_refused_or_was_given_back_was_not_finished(hf: Holdfast, capsys):
+def test_what_the_database_refused_or_was_given_back_was_not_finished(
+    hf: Holdfast, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = Claimed("l", "i", "greet", "{}", 1, 3, "default", 100, False, 0, None)
     released, done = Report("i", "l", "released"), Report("i", "l", "completed")
     with finished_jobs.shown(hf):

@@ -16,11 +16,14 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState, Secret
 from holdfast.cli import output
-from tests.cli.programs import plain
+from tests.cli.programs import Command, StartProgram, plain
+from tests.fixtures import AsyncTask, Drain, StartWorker, Until
+
+Render = AsyncTask[dict[str, int]]
 
 
 @pytest.fixture
-def render(hf: Holdfast):
+def render(hf: Holdfast) -> Render:
     @hf.task(name="render", queue="prints", max_attempts=1)
     async def render(ctx: Context, ok: bool = True, word: Secret[str] | None = None) -> dict[str, int]:
         ctx.progress(40, stage="layout")
@@ -34,7 +37,9 @@ def render(hf: Holdfast):
     return render
 
 
-def test_watch_tells_each_change_until_the_end(holdfast, hf, render, drain):
+def test_watch_tells_each_change_until_the_end(
+    holdfast: Command, hf: Holdfast, render: Render, drain: Drain
+) -> None:
     job = render.enqueue()
     drain()
     answer = holdfast("watch", str(job.id))
@@ -43,7 +48,9 @@ def test_watch_tells_each_change_until_the_end(holdfast, hf, render, drain):
     assert json.loads(line)["result"] == {"pages": 2}
 
 
-def test_watch_says_by_its_exit_code_that_there_is_no_result(holdfast, hf, render, drain):
+def test_watch_says_by_its_exit_code_that_there_is_no_result(
+    holdfast: Command, hf: Holdfast, render: Render, drain: Drain
+) -> None:
     job = render.enqueue(ok=False)
     drain()
     answer = holdfast("watch", str(job.id))
@@ -53,7 +60,9 @@ def test_watch_says_by_its_exit_code_that_there_is_no_result(holdfast, hf, rende
     assert holdfast("watch", str(uuid4())).code == 1
 
 
-def test_watch_draws_a_bar_on_a_terminal(program, hf, work, until):
+def test_watch_draws_a_bar_on_a_terminal(
+    program: StartProgram, hf: Holdfast, work: StartWorker, until: Until
+) -> None:
     go = threading.Event()
 
     @hf.task(name="render")
@@ -74,7 +83,9 @@ def test_watch_draws_a_bar_on_a_terminal(program, hf, work, until):
     assert "completed" in shown
 
 
-def test_jobs_that_run_are_shown_as_they_go(program, hf, work, until, holdfast):
+def test_jobs_that_run_are_shown_as_they_go(
+    program: StartProgram, hf: Holdfast, work: StartWorker, until: Until, holdfast: Command
+) -> None:
     go = threading.Event()
 
     @hf.task(name="render")
@@ -97,7 +108,7 @@ def test_jobs_that_run_are_shown_as_they_go(program, hf, work, until, holdfast):
     assert table.exit_code() == 130
 
 
-def test_ctrl_c_ends_the_table_wherever_it_strikes(monkeypatch):
+def test_ctrl_c_ends_the_table_wherever_it_strikes(monkeypatch: pytest.MonkeyPatch) -> None:
     # Where the main thread holds a lock of its own, too: at each line that it passes as it waits.
     monkeypatch.setattr(output, "LIVE_SECONDS", 0.001)
     lines = 0
@@ -108,7 +119,8 @@ def test_ctrl_c_ends_the_table_wherever_it_strikes(monkeypatch):
 
 def _table_is_interrupted(*, at_line: int) -> bool:
     """Whether the loop of the table passes so many lines at all."""
-    looks, passed = iter([[], [], []]), 0
+    nothing: list[object] = []
+    looks, passed = iter([nothing] * 3), 0
 
     def look() -> list[object]:
         try:
@@ -142,6 +154,7 @@ def _table_is_interrupted(*, at_line: int) -> bool:
         finally:
             sys.settrace(None)
             signal.alarm(0)
+    raise AssertionError("the table ended by itself")
 
 
 @contextmanager
@@ -153,7 +166,9 @@ def handled(number: int, handler: Callable[..., Any]) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def test_events_of_a_job_and_of_a_queue(holdfast, hf, render, drain):
+def test_events_of_a_job_and_of_a_queue(
+    holdfast: Command, hf: Holdfast, render: Render, drain: Drain
+) -> None:
     job = render.enqueue()
     drain()
     lines = holdfast("events", str(job.id)).out.splitlines()
@@ -172,7 +187,9 @@ def test_events_of_a_job_and_of_a_queue(holdfast, hf, render, drain):
     assert "there is no job" in holdfast("events", str(uuid4())).err
 
 
-def test_a_result_is_printed_or_its_lack_explained(holdfast, hf, render, drain):
+def test_a_result_is_printed_or_its_lack_explained(
+    holdfast: Command, hf: Holdfast, render: Render, drain: Drain
+) -> None:
     done, broken = render.enqueue(), render.enqueue(ok=False)
     drain()
     assert holdfast("result", str(done.id)).json == {"pages": 2}
@@ -185,7 +202,7 @@ def test_a_result_is_printed_or_its_lack_explained(holdfast, hf, render, drain):
     assert "holdfast watch" in late.err
 
 
-def test_a_job_is_shown_with_its_steps(holdfast, hf, render, drain):
+def test_a_job_is_shown_with_its_steps(holdfast: Command, hf: Holdfast, render: Render, drain: Drain) -> None:
     job = render.enqueue(ok=False)
     drain()
     shown = holdfast("job", str(job.id)).out
@@ -198,7 +215,7 @@ def test_a_job_is_shown_with_its_steps(holdfast, hf, render, drain):
     assert document["events"] == 3
 
 
-def test_a_secret_is_shown_nowhere(holdfast, hf, drain):
+def test_a_secret_is_shown_nowhere(holdfast: Command, hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="login", max_attempts=2)
     async def login(ctx: Context, word: Secret[str]) -> str:
         told = word.reveal()
@@ -223,7 +240,7 @@ def test_a_secret_is_shown_nowhere(holdfast, hf, drain):
     assert "s3same" not in holdfast("events", "--json").out
 
 
-def test_a_replay_can_start_over(holdfast, hf, render, drain):
+def test_a_replay_can_start_over(holdfast: Command, hf: Holdfast, render: Render, drain: Drain) -> None:
     job = render.enqueue(ok=False)
     drain()
     assert holdfast("replay", str(job.id), "--start-over").code == 0

@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from holdfast import demo
-from tests.cli.programs import HOLDFAST
+from tests.cli.programs import HOLDFAST, Command
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def empty_dsn(holdfast_server: str) -> Iterator[str]:
         server.execute(f"drop database {name} with (force)")
 
 
-def test_migrate_installs_the_schema_once(run, empty_dsn: str):
+def test_migrate_installs_the_schema_once(run: Command, empty_dsn: str) -> None:
     first, second = run("--dsn", empty_dsn, "migrate"), run("migrate", "--dsn", empty_dsn)
     assert (first.code, second.code) == (0, 0)
     assert re.fullmatch(r"Installed Holdfast \S+ in .*\.\n", first.out)
@@ -36,7 +36,7 @@ def test_migrate_installs_the_schema_once(run, empty_dsn: str):
     assert run("jobs", "--dsn", empty_dsn).code == 0
 
 
-def test_migrate_says_what_an_upgrade_has_applied_in_one_sentence(run, empty_dsn: str):
+def test_migrate_says_what_an_upgrade_has_applied_in_one_sentence(run: Command, empty_dsn: str) -> None:
     run("migrate", "--dsn", empty_dsn)
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         connection.execute("update holdfast.migration set checksum = '' where name = any('{clock,lane}')")
@@ -46,13 +46,13 @@ def test_migrate_says_what_an_upgrade_has_applied_in_one_sentence(run, empty_dsn
     assert upgraded.out.count("\n") == 1
 
 
-def test_migrate_lists_the_files_if_it_is_asked_to(run, empty_dsn: str):
+def test_migrate_lists_the_files_if_it_is_asked_to(run: Command, empty_dsn: str) -> None:
     lines = run("migrate", "--verbose", "--dsn", empty_dsn).out.splitlines()
     assert lines[0].startswith("Installed ")
     assert "  0001_jobs" in lines
 
 
-def test_a_database_without_the_schema_is_answered_with_what_to_do(run, empty_dsn: str):
+def test_a_database_without_the_schema_is_answered_with_what_to_do(run: Command, empty_dsn: str) -> None:
     for command in (["jobs"], ["stats"], ["enqueue", "a"], ["queue", "pause", "a"], ["tick"]):
         answer = run(*command, "--dsn", empty_dsn)
         assert (answer.code, answer.out) == (1, "")
@@ -60,7 +60,9 @@ def test_a_database_without_the_schema_is_answered_with_what_to_do(run, empty_ds
         assert "Traceback" not in answer.err
 
 
-def test_migrate_prints_what_the_database_lacks(run, empty_dsn: str, monkeypatch):
+def test_migrate_prints_what_the_database_lacks(
+    run: Command, empty_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_DSN", raising=False)
     monkeypatch.setenv("HOLDFAST_HOME", "/nowhere/at/all")
     everything = run("migrate", "--print")
@@ -71,7 +73,9 @@ def test_migrate_prints_what_the_database_lacks(run, empty_dsn: str, monkeypatch
     assert "Nothing is missing" in run("migrate", "--print", "--dsn", empty_dsn).out
 
 
-def test_dsn_says_where_without_the_password(run, holdfast_dsn: str, monkeypatch):
+def test_dsn_says_where_without_the_password(
+    run: Command, holdfast_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = make_conninfo(holdfast_dsn, password="geheim")
     answer = run("--dsn", address, "dsn")
     assert "geheim" not in answer.out
@@ -81,20 +85,20 @@ def test_dsn_says_where_without_the_password(run, holdfast_dsn: str, monkeypatch
     assert run("dsn", "--json").json["source"] == "HOLDFAST_DSN"
 
 
-def test_psql_opens_the_same_database(holdfast_dsn: str):
+def test_psql_opens_the_same_database(holdfast_dsn: str) -> None:
     answer = _psql("-At", "-c", "select current_database(), 'x' as y", HOLDFAST_DSN=holdfast_dsn)
     assert answer.returncode == 0
     assert answer.stdout == f"{conninfo_to_dict(holdfast_dsn)['dbname']}|x\n"
 
 
-def test_psql_passes_on_its_exit_code_and_its_own_options(holdfast_dsn: str):
+def test_psql_passes_on_its_exit_code_and_its_own_options(holdfast_dsn: str) -> None:
     failed = _psql("-c", "select 1/0", HOLDFAST_DSN=holdfast_dsn)
     assert failed.returncode == 1
     assert "division by zero" in failed.stderr
     assert "PostgreSQL" in _psql("--version", HOLDFAST_DSN=holdfast_dsn).stdout
 
 
-def test_psql_and_the_rest_work_on_an_embedded_server():
+def test_psql_and_the_rest_work_on_an_embedded_server() -> None:
     with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as home:
         Path(home).chmod(0o711)
         answer = _psql("-At", "-c", "select count(*) from holdfast.jobs", HOLDFAST_HOME=home, HOLDFAST_DSN="")
@@ -104,9 +108,14 @@ def test_psql_and_the_rest_work_on_an_embedded_server():
         assert home in where.stdout
 
 
-def test_demo_gets_the_address_and_gives_the_exit_code(run, monkeypatch):
-    called = []
-    monkeypatch.setattr(demo, "main", lambda dsn=None: called.append(dsn) or 3)
+def test_demo_gets_the_address_and_gives_the_exit_code(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str | None] = []
+
+    def main(dsn: str | None = None) -> int:
+        called.append(dsn)
+        return 3
+
+    monkeypatch.setattr(demo, "main", main)
     assert run("demo", "--dsn", "host=somewhere").code == 3
     assert run("demo").code == 3
     assert called == ["host=somewhere", None]

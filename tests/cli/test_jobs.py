@@ -2,15 +2,18 @@
 
 import json
 from datetime import datetime
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from holdfast import Cancel, Context, Holdfast, Secret
-from tests.cli.programs import on_terminal, plain
+from holdfast.testing import Clock
+from tests.cli.programs import Command, on_terminal, plain
+from tests.fixtures import Ask, Drain
 
 
-def test_jobs_are_listed_with_those_that_changed_last_first(holdfast, hf: Holdfast):
+def test_jobs_are_listed_with_those_that_changed_last_first(holdfast: Command, hf: Holdfast) -> None:
     first, second = hf.enqueue("a", queue="mail"), hf.enqueue("b", priority=150)
     answer = holdfast("jobs")
     assert answer.code == 0
@@ -25,7 +28,7 @@ def test_jobs_are_listed_with_those_that_changed_last_first(holdfast, hf: Holdfa
     assert datetime.fromisoformat(one[5]).utcoffset() is not None
 
 
-def test_jobs_can_be_narrowed_down(holdfast, hf: Holdfast):
+def test_jobs_can_be_narrowed_down(holdfast: Command, hf: Holdfast) -> None:
     hf.enqueue("a", queue="mail")
     hf.enqueue("b", delay=60)
     hf.enqueue("b")
@@ -42,7 +45,7 @@ def test_jobs_can_be_narrowed_down(holdfast, hf: Holdfast):
     assert holdfast("jobs", "--limit", "0").code == 2
 
 
-def test_json_is_one_document_wherever_the_option_stands(holdfast, hf: Holdfast):
+def test_json_is_one_document_wherever_the_option_stands(holdfast: Command, hf: Holdfast) -> None:
     job = hf.enqueue("a", {"x": [1, "é"]}, delay=60, headers={"trace": "t"})
     before, after = holdfast("--json", "jobs"), holdfast("jobs", "--json")
     assert before.out == after.out
@@ -56,7 +59,9 @@ def test_json_is_one_document_wherever_the_option_stands(holdfast, hf: Holdfast)
     assert document["run_at"].endswith("Z")
 
 
-def test_a_job_is_shown_with_the_error_of_each_attempt(holdfast, hf: Holdfast, drain, clock):
+def test_a_job_is_shown_with_the_error_of_each_attempt(
+    holdfast: Command, hf: Holdfast, drain: Drain, clock: Clock
+) -> None:
     @hf.task(name="flaky", max_attempts=2)
     async def flaky(ctx: Context) -> None:
         raise ValueError(f"no {ctx.attempt}")
@@ -82,7 +87,7 @@ def test_a_job_is_shown_with_the_error_of_each_attempt(holdfast, hf: Holdfast, d
     ]
 
 
-def test_a_completed_job_is_shown_with_its_result(holdfast, hf: Holdfast, drain):
+def test_a_completed_job_is_shown_with_its_result(holdfast: Command, hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="add")
     async def add(a: int, b: int) -> dict[str, int]:
         return {"sum": a + b}
@@ -99,7 +104,7 @@ def test_a_completed_job_is_shown_with_its_result(holdfast, hf: Holdfast, drain)
     assert 0 <= document["duration"] < 10
 
 
-def test_an_unknown_job_is_an_error(holdfast):
+def test_an_unknown_job_is_an_error(holdfast: Command) -> None:
     unknown = uuid4()
     answer = holdfast("job", str(unknown))
     said, hint = answer.err.splitlines()
@@ -109,12 +114,14 @@ def test_an_unknown_job_is_an_error(holdfast):
 
 @pytest.mark.parametrize("arguments", [["jobs"], ["job"]])
 @pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_secret_is_masked_wherever_it_would_be_shown(holdfast, hf: Holdfast, drain, arguments, form):
+def test_a_secret_is_masked_wherever_it_would_be_shown(
+    holdfast: Command, hf: Holdfast, drain: Drain, arguments: list[str], form: list[Any]
+) -> None:
     @hf.task(name="charge", max_attempts=1)
     async def charge(card: Secret[str], amount: int) -> None:
         raise RuntimeError(f"card {card.reveal()} was refused")
 
-    job = charge.enqueue(card="4111-1111", amount=5)
+    job = charge.enqueue(card="4111-1111", amount=5)  # type: ignore[call-overload]
     drain()
     # Reported from elsewhere, by whoever did not know that it is one.
     hf.enqueue("charge", {"card": {"$secret": "4111-1111"}})
@@ -127,7 +134,9 @@ def test_a_secret_is_masked_wherever_it_would_be_shown(holdfast, hf: Holdfast, d
     assert "card ***** was refused" in answer.out
 
 
-def test_nothing_that_a_job_says_can_command_the_terminal(holdfast, hf: Holdfast, holdfast_dsn: str, drain):
+def test_nothing_that_a_job_says_can_command_the_terminal(
+    holdfast: Command, hf: Holdfast, holdfast_dsn: str, drain: Drain
+) -> None:
     @hf.task(name="evil", max_attempts=1)
     async def evil(text: str) -> None:
         raise RuntimeError(f"{text} [bold]x[/bold] :smile:\r\nsecond \x9b31m line")
@@ -145,7 +154,9 @@ def test_nothing_that_a_job_says_can_command_the_terminal(holdfast, hf: Holdfast
         assert "\\x1b]0;title\\x07\\x1b[2J [bold]x[/bold] :smile:" in text
 
 
-def test_a_table_on_a_terminal_fits_it_and_shows_whole_ids(hf: Holdfast, holdfast_dsn: str, drain):
+def test_a_table_on_a_terminal_fits_it_and_shows_whole_ids(
+    hf: Holdfast, holdfast_dsn: str, drain: Drain
+) -> None:
     @hf.task(name="mail.welcome_to_our_newsletter")
     async def welcome() -> Cancel:
         return Cancel("nobody " * 30)
@@ -164,18 +175,20 @@ def test_a_table_on_a_terminal_fits_it_and_shows_whole_ids(hf: Holdfast, holdfas
             assert "in 1h 30m" in plain(page)
 
 
-def test_a_terminal_says_when_there_is_nothing_to_show(holdfast_dsn: str):
+def test_a_terminal_says_when_there_is_nothing_to_show(holdfast_dsn: str) -> None:
     assert plain(on_terminal(["jobs"], dsn=holdfast_dsn, columns=80)) == "No jobs.\n"
     assert "Start one" in plain(on_terminal(["workers"], dsn=holdfast_dsn, columns=80))
 
 
-def test_a_pipe_gets_the_head_of_an_empty_table_and_an_empty_document(holdfast):
+def test_a_pipe_gets_the_head_of_an_empty_table_and_an_empty_document(holdfast: Command) -> None:
     assert len(holdfast("jobs").out.splitlines()) == 1
     assert json.loads(holdfast("jobs", "--json").out) == []
 
 
 @pytest.mark.parametrize("stored", ["[" * 1000 + "]" * 1000, '{"n": 1e30000}'], ids=["deep", "digits"])
-def test_a_value_that_cannot_be_read_spoils_neither_the_list_nor_the_job(holdfast, hf: Holdfast, ask, stored):
+def test_a_value_that_cannot_be_read_spoils_neither_the_list_nor_the_job(
+    holdfast: Command, hf: Holdfast, ask: Ask, stored: str
+) -> None:
     fine, odd = hf.enqueue("fine", {"x": 1}), hf.enqueue("odd")
     ask("update holdfast.live set payload = %s where id = %s", stored, odd.id)  # as 0.1 took it
     assert {row[0] for row in holdfast("jobs").rows} == {str(fine.id), str(odd.id)}
@@ -185,8 +198,8 @@ def test_a_value_that_cannot_be_read_spoils_neither_the_list_nor_the_job(holdfas
     assert "(cannot be shown: " in holdfast("job", str(odd.id)).out
 
 
-def test_json_that_is_nested_as_deeply_as_may_be_is_shown(holdfast, hf: Holdfast):
-    deep = {"a": 1}
+def test_json_that_is_nested_as_deeply_as_may_be_is_shown(holdfast: Command, hf: Holdfast) -> None:
+    deep: dict[str, Any] = {"a": 1}
     for _ in range(99):
         deep = {"a": [deep]}
     job = hf.enqueue("deep", deep)
@@ -194,7 +207,7 @@ def test_json_that_is_nested_as_deeply_as_may_be_is_shown(holdfast, hf: Holdfast
     assert "(cannot be shown" not in holdfast("job", str(job.id)).out
 
 
-def test_cancel_wants_all_to_be_said(holdfast, hf: Holdfast):
+def test_cancel_wants_all_to_be_said(holdfast: Command, hf: Holdfast) -> None:
     job = hf.enqueue("a")
     refused = holdfast("cancel", "--state", "pending")
     assert refused.code == 2
@@ -208,13 +221,13 @@ def test_cancel_wants_all_to_be_said(holdfast, hf: Holdfast):
 NASTY = "\x1b[31m \x9b31m \x7f \x85 \u202e \u2066 \u200f \u2028 \U000e0041 é 漢 😀"
 
 
-def test_json_never_commands_the_terminal(holdfast, hf: Holdfast, drain):
+def test_json_never_commands_the_terminal(holdfast: Command, hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="nasty")
     async def nasty(text: str, ctx: Context) -> dict[str, str]:
         ctx.event("said", {NASTY: text})
         return {NASTY: text}
 
-    job = nasty.enqueue(text=NASTY)
+    job = nasty.enqueue(text=NASTY)  # type: ignore[call-overload]
     drain()
     answers = [
         holdfast("jobs", "--json"),

@@ -3,6 +3,7 @@
 import pytest
 
 from holdfast import Holdfast, RetryPolicy
+from tests.cli.programs import Command
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def used(hf: Holdfast) -> None:
         (["stats", "--by", "task", "--queue", "notification"], "a queue 'notification' so far. Did you"),
     ],
 )
-def test_an_unknown_name_is_noted_with_the_nearest(holdfast, command, note):
+def test_an_unknown_name_is_noted_with_the_nearest(holdfast: Command, command: list[str], note: str) -> None:
     answer = holdfast(*command)
     assert answer.code == 0
     assert answer.out != ""
@@ -60,12 +61,12 @@ def test_an_unknown_name_is_noted_with_the_nearest(holdfast, command, note):
         ["stats", "--queue", "notifications"],
     ],
 )
-def test_a_known_name_is_not(holdfast, command):
+def test_a_known_name_is_not(holdfast: Command, command: list[str]) -> None:
     answer = holdfast(*command)
     assert (answer.code, answer.err) == (0, "")
 
 
-def test_what_was_asked_is_done_all_the_same(holdfast, hf: Holdfast):
+def test_what_was_asked_is_done_all_the_same(holdfast: Command, hf: Holdfast) -> None:
     holdfast("policy", "set", "mail.welcom", "--max-attempts", "9")
     holdfast("queue", "configure", "notification", "max_attempts=8")
     assert hf.enqueue("mail.welcom").refresh().max_attempts == 9
@@ -75,7 +76,9 @@ def test_what_was_asked_is_done_all_the_same(holdfast, hf: Holdfast):
 
 
 @pytest.mark.parametrize("command", [["enqueue"], ["schedule", "add", "a", "--every", "5s"]])
-def test_a_task_that_was_seen_on_another_queue_is_noted(holdfast, hf: Holdfast, command):
+def test_a_task_that_was_seen_on_another_queue_is_noted(
+    holdfast: Command, hf: Holdfast, command: list[str]
+) -> None:
     note = holdfast(*command, "mail.welcome").err
     assert note.startswith("Note: task 'mail.welcome' has used only the queue 'notifications' so far; ")
     assert note.endswith("this goes to 'default'. Add --queue notifications to change that.\n")

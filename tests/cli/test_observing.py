@@ -8,6 +8,7 @@ import urllib.request
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast import Holdfast, JobState
+from tests.cli.programs import Command, StartProgram
 
 
 def free_ports(amount: int) -> int:
@@ -29,7 +30,7 @@ def get(port: int, path: str) -> str:
         return answer.read().decode()
 
 
-def test_each_of_several_processes_has_the_next_port(program):
+def test_each_of_several_processes_has_the_next_port(program: StartProgram) -> None:
     port = free_ports(2)
     crew = program("worker", "app:hf", "--processes=2", f"--http=127.0.0.1:{port}", "--name=w")
     crew.says("http.started", 2)
@@ -40,7 +41,7 @@ def test_each_of_several_processes_has_the_next_port(program):
     assert crew.exit_code() == 0
 
 
-def test_ports_that_do_not_exist_are_refused_before_any_process_starts(program):
+def test_ports_that_do_not_exist_are_refused_before_any_process_starts(program: StartProgram) -> None:
     for address, said in (("65535", "http 65536"), ("nowhere", "http 'nowhere': is not an address")):
         crew = program("worker", "app:hf", "--processes=2", f"--http={address}")
         assert crew.exit_code() == 2
@@ -48,7 +49,7 @@ def test_ports_that_do_not_exist_are_refused_before_any_process_starts(program):
         assert "process.started" not in crew.said
 
 
-def test_log_lines_are_json_on_request_and_hold_no_secret(program, hf: Holdfast):
+def test_log_lines_are_json_on_request_and_hold_no_secret(program: StartProgram, hf: Holdfast) -> None:
     job = hf.enqueue("charge", {"card": {"$secret": "canary-4111"}}, max_attempts=1)
     worker = program("worker", "app:hf", "--log-format=json", "--name=w", "--drain")
     assert worker.exit_code() == 0
@@ -61,7 +62,7 @@ def test_log_lines_are_json_on_request_and_hold_no_secret(program, hf: Holdfast)
     assert "canary" not in worker.said
 
 
-def test_metrics_prints_what_prometheus_reads(holdfast, hf: Holdfast):
+def test_metrics_prints_what_prometheus_reads(holdfast: Command, hf: Holdfast) -> None:
     for _ in range(3):
         hf.enqueue("whoami", queue="mail")
     hf.queues.pause("mail")

@@ -6,12 +6,14 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.cli.programs import Command
+
 
 def statements(script: str) -> str:
     return "\n".join(line for line in script.splitlines() if not line.startswith("--"))
 
 
-def test_the_lines_name_the_database_and_need_no_connection(without_database):
+def test_the_lines_name_the_database_and_need_no_connection(without_database: Command) -> None:
     answer = without_database("tick", "--pg-cron", "--dsn", "postgresql://ada:geheim@nowhere.invalid/app")
     assert (answer.code, answer.err) == (0, "")
     assert (
@@ -22,20 +24,24 @@ def test_the_lines_name_the_database_and_need_no_connection(without_database):
     assert "geheim" not in answer.out
 
 
-def test_the_page_shows_these_lines(without_database):
+def test_the_page_shows_these_lines(without_database: Command) -> None:
     script = without_database("tick", "--pg-cron", "--dsn", "dbname=app").out
     shown = script[script.index("create extension") : script.index("$$);")]
     assert shown in (Path(__file__).parents[2] / "docs/operations/pg-cron.md").read_text(encoding="utf-8")
 
 
-def test_a_database_that_the_dsn_does_not_name_is_asked(holdfast, holdfast_dsn: str, monkeypatch):
+def test_a_database_that_the_dsn_does_not_name_is_asked(
+    holdfast: Command, holdfast_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = psycopg.conninfo.conninfo_to_dict(holdfast_dsn)["dbname"]
     monkeypatch.setenv("PGDATABASE", str(name))
     monkeypatch.setenv("HOLDFAST_DSN", make_conninfo(holdfast_dsn, dbname=None))
     assert f"'holdfast {name}'" in holdfast("tick", "--pg-cron").out
 
 
-def test_no_other_database_is_meant_than_one_that_was_named(run, monkeypatch):
+def test_no_other_database_is_meant_than_one_that_was_named(
+    run: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_DSN", raising=False)
     answer = run("tick", "--pg-cron")
     assert (answer.code, answer.out) == (2, "")
@@ -45,7 +51,9 @@ def test_no_other_database_is_meant_than_one_that_was_named(run, monkeypatch):
 @pytest.mark.parametrize(
     "name", ["app", "Ada's", "a\\b", "a\\'b", "$$", ":'database'", "größe", 'say "ja"', "--"]
 )
-def test_any_name_arrives_in_pg_cron_as_it_is(without_database, holdfast_dsn: str, name: str):
+def test_any_name_arrives_in_pg_cron_as_it_is(
+    without_database: Command, holdfast_dsn: str, name: str
+) -> None:
     """Its functions are played by some that write down what they are told."""
     script = without_database("tick", "--pg-cron", "--dsn", make_conninfo("", dbname=name)).out
     with psycopg.connect(holdfast_dsn) as connection:
@@ -66,7 +74,7 @@ def test_any_name_arrives_in_pg_cron_as_it_is(without_database, holdfast_dsn: st
     assert "delete from cron.job_run_details" in told[1][2]
 
 
-def test_a_name_that_would_end_a_comment_is_refused(without_database):
+def test_a_name_that_would_end_a_comment_is_refused(without_database: Command) -> None:
     answer = without_database("tick", "--pg-cron", "--dsn", make_conninfo("", dbname="app\ndrop table x; --"))
     assert (answer.code, answer.out) == (2, "")
     assert "cannot be printed" in answer.err

@@ -1,9 +1,11 @@
 """Queues from a command line."""
 
 from holdfast import Holdfast
+from tests.cli.programs import Command
+from tests.fixtures import Ask, Drain
 
 
-def test_a_queue_is_paused_and_resumed(holdfast, hf: Holdfast, drain):
+def test_a_queue_is_paused_and_resumed(holdfast: Command, hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="a", queue="mail")
     async def a() -> None: ...
 
@@ -20,12 +22,12 @@ def test_a_queue_is_paused_and_resumed(holdfast, hf: Holdfast, drain):
     assert job.refresh().state == "completed"
 
 
-def test_a_paused_queue_is_listed_before_it_has_any_job(holdfast):
+def test_a_paused_queue_is_listed_before_it_has_any_job(holdfast: Command) -> None:
     holdfast("queue", "pause", "mail", "reports")
     assert [row[0] for row in holdfast("queue", "list").rows] == ["mail", "reports"]
 
 
-def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast, hf: Holdfast):
+def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast: Command, hf: Holdfast) -> None:
     hf.enqueue("a", queue="mail")
     answer = holdfast("queue", "pause", "mial", "mail")
     assert (answer.code, answer.out) == (0, "Queue mial is paused.\nQueue mail is paused.\n")
@@ -40,14 +42,14 @@ def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast, hf: Holdfa
     ]
 
 
-def test_a_queue_of_a_worker_a_schedule_or_a_setting_is_used(holdfast, hf: Holdfast):
+def test_a_queue_of_a_worker_a_schedule_or_a_setting_is_used(holdfast: Command, hf: Holdfast) -> None:
     hf.worker(queues=["served"]).run(drain=True)
     hf.schedules.add("daily", "a", queue="planned", cron="0 9 * * *")
     hf.settings.configure("set", max_attempts=5)
     assert holdfast("queue", "pause", "served", "planned", "set").err == ""
 
 
-def test_queues_are_listed_with_what_waits_in_them(holdfast, hf: Holdfast):
+def test_queues_are_listed_with_what_waits_in_them(holdfast: Command, hf: Holdfast) -> None:
     oldest = hf.enqueue("a", queue="mail").refresh().created_at
     hf.enqueue("b", queue="mail", priority=5)
     hf.enqueue("a", queue="mail", delay=60)
@@ -59,7 +61,7 @@ def test_queues_are_listed_with_what_waits_in_them(holdfast, hf: Holdfast):
     assert oldest_at == oldest.isoformat().replace("+00:00", "Z")
 
 
-def test_stats_count_every_state_of_each_queue(holdfast, hf: Holdfast, drain):
+def test_stats_count_every_state_of_each_queue(holdfast: Command, hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="done", queue="mail")
     async def done() -> None: ...
 
@@ -81,7 +83,9 @@ def test_stats_count_every_state_of_each_queue(holdfast, hf: Holdfast, drain):
     ]
 
 
-def test_a_queue_is_paused_although_nobody_can_say_who_uses_it(holdfast, hf: Holdfast, ask):
+def test_a_queue_is_paused_although_nobody_can_say_who_uses_it(
+    holdfast: Command, hf: Holdfast, ask: Ask
+) -> None:
     ask("drop function holdfast.list_schedules cascade")
     answer = holdfast("queue", "pause", "mail")
     assert (answer.code, answer.err) == (0, "")
@@ -91,13 +95,13 @@ def test_a_queue_is_paused_although_nobody_can_say_who_uses_it(holdfast, hf: Hol
     ]
 
 
-def test_a_name_that_breaks_the_rules_is_refused(holdfast):
+def test_a_name_that_breaks_the_rules_is_refused(holdfast: Command) -> None:
     answer = holdfast("queue", "pause", "Mail")
     assert answer.code == 2
     assert answer.err.startswith("Error: queue")
 
 
-def test_an_unknown_action_is_answered_with_the_nearest(holdfast):
+def test_an_unknown_action_is_answered_with_the_nearest(holdfast: Command) -> None:
     answer = holdfast("queue", "pauze", "mail")
     assert answer.code == 2
     assert "There is no command 'pauze'. Did you mean 'pause'?" in answer.err

@@ -1,12 +1,14 @@
 """Schedules from a command line."""
 
+from typing import Any
+
 import pytest
 
 from holdfast import Holdfast
-from tests.cli.programs import on_terminal, plain
+from tests.cli.programs import Command, on_terminal, plain
 
 
-def test_a_schedule_is_added_and_shown(holdfast, hf: Holdfast):
+def test_a_schedule_is_added_and_shown(holdfast: Command, hf: Holdfast) -> None:
     said = holdfast(
         "schedule", "add", "nightly", "report", '{"n": 1}', "--cron", "0 2 * * mon", "--zone", "Europe/Berlin"
     )
@@ -20,7 +22,7 @@ def test_a_schedule_is_added_and_shown(holdfast, hf: Holdfast):
     assert (row.task, row.payload, row.declared) == ("report", {"n": 1}, False)
 
 
-def test_every_option_arrives(holdfast):
+def test_every_option_arrives(holdfast: Command) -> None:
     said = holdfast(
         "schedule", "add", "beat", "ping", "--every", "90s", "--queue", "mail", "--priority", "user",
         "--max-attempts", "7", "--missed", "all", "--no-overlap", "--jitter", "5s", "--json",
@@ -38,7 +40,7 @@ def test_every_option_arrives(holdfast):
     assert len(said["upcoming"]) == 5
 
 
-def test_the_list_has_words_and_the_next_five_times(holdfast, hf: Holdfast):
+def test_the_list_has_words_and_the_next_five_times(holdfast: Command, hf: Holdfast) -> None:
     hf.schedules.add("beat", "ping", every=30)
     (row,) = holdfast("schedule", "list", "--json").json
     assert (row["words"], len(row["upcoming"])) == ("every 30 seconds", 5)
@@ -48,7 +50,7 @@ def test_the_list_has_words_and_the_next_five_times(holdfast, hf: Holdfast):
     assert line.split()[-5:] == [moment.split(".")[0] + "Z" for moment in row["upcoming"]]
 
 
-def test_the_list_shows_the_zone_on_a_narrow_terminal_too(hf: Holdfast, holdfast_dsn: str):
+def test_the_list_shows_the_zone_on_a_narrow_terminal_too(hf: Holdfast, holdfast_dsn: str) -> None:
     hf.schedules.add("nightly", "report.build", cron="0 9 * * mon-fri", zone="Europe/Berlin")
     hf.schedules.add("ping", "ping", every=90)
     page = plain(on_terminal(["schedule", "list"], dsn=holdfast_dsn, columns=80))
@@ -57,7 +59,7 @@ def test_the_list_shows_the_zone_on_a_narrow_terminal_too(hf: Holdfast, holdfast
     assert "UTC" not in page, "an interval has no zone"
 
 
-def test_a_schedule_is_changed(holdfast, hf: Holdfast):
+def test_a_schedule_is_changed(holdfast: Command, hf: Holdfast) -> None:
     hf.schedules.add("beat", "ping", {"n": 1}, every=30)
     assert holdfast("schedule", "change", "beat", "--cron", "@daily", "--payload", "[2]").code == 0
     (row,) = hf.schedules.list()
@@ -65,7 +67,7 @@ def test_a_schedule_is_changed(holdfast, hf: Holdfast):
     assert "Say what to change" in holdfast("schedule", "change", "beat").err
 
 
-def test_pause_resume_run_and_remove(holdfast, hf: Holdfast):
+def test_pause_resume_run_and_remove(holdfast: Command, hf: Holdfast) -> None:
     hf.schedules.add("beat", "ping", every=30)
     assert holdfast("schedule", "pause", "beat").rows == [["beat", "paused"]]
     assert holdfast("schedule", "list").rows[0][2] == "paused"
@@ -77,14 +79,16 @@ def test_pause_resume_run_and_remove(holdfast, hf: Holdfast):
 
 
 @pytest.mark.parametrize("verb", ["show", "pause", "resume", "run", "remove"])
-def test_a_name_that_there_is_not_is_refused_with_the_nearest(holdfast, hf: Holdfast, verb):
+def test_a_name_that_there_is_not_is_refused_with_the_nearest(
+    holdfast: Command, hf: Holdfast, verb: str
+) -> None:
     hf.schedules.add("nightly", "report", every=30)
     said = holdfast("schedule", verb, "nightyl")
     assert said.code == 2
     assert "Did you mean 'nightly'?" in said.err
 
 
-def test_of_several_names_one_unknown_stops_all(holdfast, hf: Holdfast):
+def test_of_several_names_one_unknown_stops_all(holdfast: Command, hf: Holdfast) -> None:
     hf.schedules.add("beat", "ping", every=30)
     assert holdfast("schedule", "remove", "beat", "other").code == 2
     assert len(hf.schedules.list()) == 1
@@ -101,14 +105,14 @@ def test_of_several_names_one_unknown_stops_all(holdfast, hf: Holdfast):
         (["--every", "5s", "--zone", "Mars"], "must be the full name of a time zone"),
     ],
 )
-def test_nonsense_is_refused(holdfast, hf: Holdfast, options, message):
+def test_nonsense_is_refused(holdfast: Command, hf: Holdfast, options: list[Any], message: str) -> None:
     said = holdfast("schedule", "add", "beat", "ping", *options)
     assert said.code == 2
     assert message in said.err
     assert hf.schedules.list() == []
 
 
-def test_an_expression_can_be_tried_out(holdfast):
+def test_an_expression_can_be_tried_out(holdfast: Command) -> None:
     said = holdfast(
         "schedule", "next", "*/15 9-17 * * mon-fri", "--zone", "Asia/Kolkata", "--amount", "3", "--json"
     ).json
@@ -120,7 +124,7 @@ def test_an_expression_can_be_tried_out(holdfast):
     assert first.endswith("09:00:00 +0530")
 
 
-def test_a_delayed_job_is_given_another_time(holdfast, hf: Holdfast):
+def test_a_delayed_job_is_given_another_time(holdfast: Command, hf: Holdfast) -> None:
     job = hf.enqueue("a", delay=3600)
     assert holdfast("reschedule", str(job.id), "--run-at", "2030-01-31T09:00+01:00").rows == [
         [str(job.id), "due", "2030-01-31T08:00:00Z", "-"]

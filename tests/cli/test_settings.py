@@ -6,10 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 
 from holdfast import Holdfast
-from tests.cli.programs import on_terminal, plain
+from holdfast.testing import Clock
+from tests.cli.programs import Command, on_terminal, plain
+from tests.fixtures import Drain
 
 
-def test_settings_are_typed_as_name_and_value(holdfast, hf: Holdfast):
+def test_settings_are_typed_as_name_and_value(holdfast: Command, hf: Holdfast) -> None:
     answer = holdfast("queue", "configure", "mail", "retention=7d", "age_warning=5m", "redacted=pin,card")
     assert answer.out.splitlines() == [
         "mail: retention is 7 days, was default.",
@@ -36,7 +38,9 @@ def test_settings_are_typed_as_name_and_value(holdfast, hf: Holdfast):
     assert "*: redacted is (none), was password,passwd," in everywhere.out
 
 
-def test_settings_are_shown_with_where_they_come_from(holdfast, hf: Holdfast, holdfast_dsn):
+def test_settings_are_shown_with_where_they_come_from(
+    holdfast: Command, hf: Holdfast, holdfast_dsn: str
+) -> None:
     hf.settings.configure("mail", retention=timedelta(days=7))
     rows = {row[1]: row for row in holdfast("queue", "settings", "mail").rows}
     assert rows["retention"][:5] == ["mail", "retention", "7", "days", "own"]
@@ -49,7 +53,7 @@ def test_settings_are_shown_with_where_they_come_from(holdfast, hf: Holdfast, ho
     assert "how long finished jobs and their events are kept" in seen
 
 
-def test_what_is_wrong_is_refused_with_what_to_do(holdfast):
+def test_what_is_wrong_is_refused_with_what_to_do(holdfast: Command) -> None:
     for words, said in {
         ("mail", "retentoin=7d"): "Did you mean 'retention'?",
         ("mail", "retention"): "'retention' is not NAME=VALUE.",
@@ -66,7 +70,7 @@ def test_what_is_wrong_is_refused_with_what_to_do(holdfast):
         assert said in answer.err
 
 
-def test_the_audit_log_tells_who_did_what(holdfast, hf: Holdfast):
+def test_the_audit_log_tells_who_did_what(holdfast: Command, hf: Holdfast) -> None:
     holdfast("queue", "configure", "mail", "retention=7d")
     holdfast("queue", "pause", "mail")
     holdfast("queue", "pause", "other")
@@ -83,7 +87,9 @@ def test_the_audit_log_tells_who_did_what(holdfast, hf: Holdfast):
     assert holdfast("audit", "--who", "nobody", "--json").json == []
 
 
-def test_retention_is_shown_and_days_are_exported(holdfast, hf: Holdfast, drain, clock, tmp_path: Path):
+def test_retention_is_shown_and_days_are_exported(
+    holdfast: Command, hf: Holdfast, drain: Drain, clock: Clock, tmp_path: Path
+) -> None:
     @hf.task(name="mail")
     async def mail(to: str) -> str:
         return f"sent to {to}"

@@ -4,10 +4,14 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.cli.stats import BARS, PLAIN_BARS, sparkline
-from tests.cli.programs import on_terminal, plain
+from holdfast.testing import Clock
+from tests.cli.programs import Command, on_terminal, plain
+from tests.fixtures import Ask, Drain
 
 
-def test_stats_show_what_was_done_in_the_last_hour(holdfast, hf: Holdfast, drain, ask):
+def test_stats_show_what_was_done_in_the_last_hour(
+    holdfast: Command, hf: Holdfast, drain: Drain, ask: Ask
+) -> None:
     @hf.task(name="done", queue="mail")
     async def done() -> None: ...
 
@@ -40,7 +44,9 @@ def test_stats_show_what_was_done_in_the_last_hour(holdfast, hf: Holdfast, drain
 
 
 @pytest.mark.parametrize("by", ["queue", "task"])
-def test_stats_fit_a_terminal_of_eighty_columns_and_cut_nothing(hf: Holdfast, holdfast_dsn, drain, ask, by):
+def test_stats_fit_a_terminal_of_eighty_columns_and_cut_nothing(
+    hf: Holdfast, holdfast_dsn: str, drain: Drain, ask: Ask, by: str
+) -> None:
     @hf.task(name="mail.welcome", queue="notifications")
     async def welcome() -> None: ...
 
@@ -64,7 +70,9 @@ def test_stats_fit_a_terminal_of_eighty_columns_and_cut_nothing(hf: Holdfast, ho
     assert "last hour" in plain(on_terminal(["stats", "--by", by], dsn=holdfast_dsn, columns=160))
 
 
-def test_stats_mark_as_estimated_also_what_the_sample_has_none_of(holdfast, hf: Holdfast, ask):
+def test_stats_mark_as_estimated_also_what_the_sample_has_none_of(
+    holdfast: Command, hf: Holdfast, ask: Ask
+) -> None:
     ask(
         "insert into holdfast.finished (id, queue, priority, task, payload, state, attempt, max_attempts, "
         "created_at, finished_at) select gen_random_uuid(), 'mail', 100, 'a', '{}', 'completed', 1, 3, "
@@ -76,7 +84,9 @@ def test_stats_mark_as_estimated_also_what_the_sample_has_none_of(holdfast, hf: 
     assert other["counts"]["pending"] == 1
 
 
-def test_health_exits_with_what_monitoring_expects(holdfast, hf: Holdfast, clock, ask):
+def test_health_exits_with_what_monitoring_expects(
+    holdfast: Command, hf: Holdfast, clock: Clock, ask: Ask
+) -> None:
     assert holdfast("health").code == 0
     ask("select holdfast.register(lease_time => '1 day')")
     hf.enqueue("a", queue="mail")
@@ -95,7 +105,7 @@ def test_health_exits_with_what_monitoring_expects(holdfast, hf: Holdfast, clock
     assert "known are mail" in answer.err
 
 
-def test_a_sparkline_shows_a_little_as_more_than_nothing():
+def test_a_sparkline_shows_a_little_as_more_than_nothing() -> None:
     minutes = [0] * 30 + [1] + [0] * 26 + [500, 500, 500]
     assert sparkline(minutes) == "▁" * 10 + "▂" + "▁" * 8 + "█"
     assert sparkline(minutes, PLAIN_BARS) == "_" * 10 + "." + "_" * 8 + "#"

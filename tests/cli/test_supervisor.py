@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from holdfast import Holdfast, JobState
-from tests.cli.programs import Program, until
+from tests.cli.programs import Program, StartProgram, until
 
 STARTED = r"process.started process=\d+ pid=(\d+)"
 
@@ -23,14 +23,16 @@ def _at_work(hf: Holdfast) -> set[int]:
     return {row.pid for row in hf.workers.list() if row.status in {"idle", "busy"} and row.pid}
 
 
-def _two(program, hf: Holdfast, *arguments: str) -> tuple[Program, set[int]]:
+def _two(program: StartProgram, hf: Holdfast, *arguments: str) -> tuple[Program, set[int]]:
     supervisor = program("worker", "app:hf", "--processes", "2", "--concurrency", "1", *arguments)
     pids = {int(pid) for pid in supervisor.says(STARTED, times=2)}
     until(lambda: _at_work(hf) == pids)
     return supervisor, pids
 
 
-def test_two_processes_share_the_work_and_end_together(program, hf: Holdfast, app: Path):
+def test_two_processes_share_the_work_and_end_together(
+    program: StartProgram, hf: Holdfast, app: Path
+) -> None:
     supervisor, pids = _two(program, hf, "--name", "crew")
     assert {row.name for row in hf.workers.list()} == {"crew-1", "crew-2"}
     jobs = []
@@ -45,7 +47,7 @@ def test_two_processes_share_the_work_and_end_together(program, hf: Holdfast, ap
     assert not any(_alive(pid) for pid in pids)
 
 
-def test_a_child_that_was_killed_is_started_again(program, hf: Holdfast):
+def test_a_child_that_was_killed_is_started_again(program: StartProgram, hf: Holdfast) -> None:
     supervisor, pids = _two(program, hf)
     victim = min(pids)
     os.kill(victim, signal.SIGKILL)
@@ -58,7 +60,9 @@ def test_a_child_that_was_killed_is_started_again(program, hf: Holdfast):
     assert not any(_alive(pid) for pid in (*pids, heir))
 
 
-def test_ctrl_c_in_a_terminal_reaches_the_children_once(program, hf: Holdfast, app: Path):
+def test_ctrl_c_in_a_terminal_reaches_the_children_once(
+    program: StartProgram, hf: Holdfast, app: Path
+) -> None:
     supervisor, _ = _two(program, hf, "--grace", "10m")
     job = hf.enqueue("hold", {"until": str(app / "go")})
     until(lambda: job.refresh().state in {JobState.CLAIMED, JobState.RUNNING})
@@ -69,7 +73,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_children_once(program, hf: Holdfast, a
     assert job.refresh().state is JobState.COMPLETED
 
 
-def test_a_second_signal_does_not_wait(program, hf: Holdfast, app: Path):
+def test_a_second_signal_does_not_wait(program: StartProgram, hf: Holdfast, app: Path) -> None:
     supervisor, pids = _two(program, hf, "--grace", "10m")
     job = hf.enqueue("hold", {"until": str(app / "never")})
     until(lambda: job.refresh().state in {JobState.CLAIMED, JobState.RUNNING})
@@ -81,14 +85,14 @@ def test_a_second_signal_does_not_wait(program, hf: Holdfast, app: Path):
     assert not any(_alive(pid) for pid in pids)
 
 
-def test_children_do_not_outlive_a_supervisor_that_was_killed(program, hf: Holdfast):
+def test_children_do_not_outlive_a_supervisor_that_was_killed(program: StartProgram, hf: Holdfast) -> None:
     supervisor, _ = _two(program, hf)
     supervisor.signal(signal.SIGKILL)
     supervisor.falls_silent()
     assert {row.status for row in hf.workers.list()} == {"left"}  # they had the time to say goodbye
 
 
-def test_drained_children_are_not_started_again(program, hf: Holdfast):
+def test_drained_children_are_not_started_again(program: StartProgram, hf: Holdfast) -> None:
     jobs = [hf.enqueue("whoami") for _ in range(20)]
     supervisor = program("worker", "app:hf", "--processes", "2", "--drain")
     assert supervisor.exit_code() == 0
@@ -97,7 +101,9 @@ def test_drained_children_are_not_started_again(program, hf: Holdfast):
     assert "process.died" not in supervisor.said
 
 
-def test_a_password_is_on_no_childs_command_line(program, hf: Holdfast, holdfast_dsn: str):
+def test_a_password_is_on_no_childs_command_line(
+    program: StartProgram, hf: Holdfast, holdfast_dsn: str
+) -> None:
     supervisor, pids = _two(program, hf, "--dsn", f"{holdfast_dsn} password=geheim")
     for pid in pids:
         command = Path(f"/proc/{pid}/cmdline")

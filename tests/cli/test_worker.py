@@ -3,11 +3,12 @@
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import Holdfast, JobState
-from tests.cli.programs import until
+from tests.cli.programs import Command, StartProgram, until
 
 INNER = """
 from holdfast import Holdfast
@@ -24,7 +25,7 @@ make()
 """
 
 
-def test_a_worker_runs_jobs_and_ends_in_good_order(program, hf: Holdfast, app: Path):
+def test_a_worker_runs_jobs_and_ends_in_good_order(program: StartProgram, hf: Holdfast, app: Path) -> None:
     worker = program("worker", "app:hf", "--name", "anchor", "--grace", "60s")
     job = hf.enqueue("hold", {"until": str(app / "go")})
     until(lambda: job.refresh().state in {JobState.CLAIMED, JobState.RUNNING})
@@ -41,7 +42,7 @@ def test_a_worker_runs_jobs_and_ends_in_good_order(program, hf: Holdfast, app: P
     assert "Traceback" not in worker.said
 
 
-def test_a_second_signal_does_not_wait_for_the_grace(program, hf: Holdfast, app: Path):
+def test_a_second_signal_does_not_wait_for_the_grace(program: StartProgram, hf: Holdfast, app: Path) -> None:
     worker = program("worker", "app:hf", "--grace", "10m")
     job = hf.enqueue("hold", {"until": str(app / "never")})
     until(lambda: job.refresh().state in {JobState.CLAIMED, JobState.RUNNING})
@@ -60,7 +61,9 @@ def test_a_second_signal_does_not_wait_for_the_grace(program, hf: Holdfast, app:
         (2, [f"w-{n} waits up to 10m for 1 job to finish. Ctrl-C again stops at once." for n in (1, 2)]),
     ],
 )
-def test_ctrl_c_says_what_it_waits_for_and_again_stops_at_once(program, hf: Holdfast, app, processes, waits):
+def test_ctrl_c_says_what_it_waits_for_and_again_stops_at_once(
+    program: StartProgram, hf: Holdfast, app: Path, processes: int, waits: list[str]
+) -> None:
     options = ["--grace=10m", "--name=w", f"--processes={processes}", f"--concurrency={2 // processes}"]
     worker = program("worker", "app:hf", *options, terminal=True)
     jobs = [hf.enqueue("hold", {"until": str(app / "never")}) for _ in range(2)]
@@ -74,7 +77,7 @@ def test_ctrl_c_says_what_it_waits_for_and_again_stops_at_once(program, hf: Hold
     assert {job.refresh().state for job in jobs} == {JobState.PENDING}
 
 
-def test_ctrl_c_on_a_worker_with_nothing_to_wait_for_says_nothing_of_it(program):
+def test_ctrl_c_on_a_worker_with_nothing_to_wait_for_says_nothing_of_it(program: StartProgram) -> None:
     worker = program("worker", "app:hf", terminal=True)
     worker.says("worker.started")
     worker.press_ctrl_c()
@@ -82,7 +85,7 @@ def test_ctrl_c_on_a_worker_with_nothing_to_wait_for_says_nothing_of_it(program)
     assert "Ctrl-C" not in worker.said
 
 
-def test_a_worker_drains_the_queues_it_was_given(program, hf: Holdfast):
+def test_a_worker_drains_the_queues_it_was_given(program: StartProgram, hf: Holdfast) -> None:
     mail = [hf.enqueue("whoami", queue=queue) for queue in ("mail", "post")]
     other = hf.enqueue("whoami")
     worker = program(
@@ -94,7 +97,7 @@ def test_a_worker_drains_the_queues_it_was_given(program, hf: Holdfast):
     assert hf.workers.list()[0].queues == ["mail", "post"]
 
 
-def test_a_secret_is_in_no_log_line(program, hf: Holdfast):
+def test_a_secret_is_in_no_log_line(program: StartProgram, hf: Holdfast) -> None:
     job = hf.enqueue("charge", {"card": {"$secret": "4111-1111"}}, max_attempts=1)
     worker = program("worker", "app:hf", "--drain", "--log-level", "debug")
     assert worker.exit_code() == 0
@@ -103,7 +106,7 @@ def test_a_secret_is_in_no_log_line(program, hf: Holdfast):
     assert "4111" not in worker.said
 
 
-def test_an_app_keeps_the_logging_that_it_set_up(program, app: Path, hf: Holdfast):
+def test_an_app_keeps_the_logging_that_it_set_up(program: StartProgram, app: Path, hf: Holdfast) -> None:
     text = (app / "app.py").read_text()
     (app / "app.py").write_text(f"import logging\nlogging.basicConfig(format='MINE %(message)s')\n{text}")
     worker = program("worker", "app:hf", "--drain")
@@ -125,7 +128,9 @@ def test_an_app_keeps_the_logging_that_it_set_up(program, app: Path, hf: Holdfas
         ),
     ],
 )
-def test_a_worker_that_cannot_start_says_why(program, app: Path, arguments, said):
+def test_a_worker_that_cannot_start_says_why(
+    program: StartProgram, app: Path, arguments: list[str], said: str
+) -> None:
     (app / "empty.py").write_text("from holdfast import Holdfast\nhf = Holdfast()\n")
     fixed = "import app\nfrom holdfast import Holdfast\nhf = Holdfast('host=here')\nhf.tasks = app.hf.tasks\n"
     (app / "fixed.py").write_text(fixed)
@@ -148,7 +153,9 @@ def test_a_worker_that_cannot_start_says_why(program, app: Path, arguments, said
         (["app:hf", "--processes", "2", "--queues", "A"], "Error: queue 'A' is not a valid name"),
     ],
 )
-def test_a_value_that_no_worker_would_take_is_wrong_usage(program, arguments, said):
+def test_a_value_that_no_worker_would_take_is_wrong_usage(
+    program: StartProgram, arguments: list[str], said: str
+) -> None:
     worker = program("worker", *arguments)
     assert worker.exit_code() == 2
     assert said in worker.said
@@ -164,7 +171,9 @@ def test_a_value_that_no_worker_would_take_is_wrong_usage(program, arguments, sa
         ([], "Missing argument 'APP'"),
     ],
 )
-def test_a_worker_is_not_started_on_wrong_usage(without_database, arguments, said):
+def test_a_worker_is_not_started_on_wrong_usage(
+    without_database: Command, arguments: list[Any], said: str
+) -> None:
     answer = without_database("worker", *arguments)
     assert answer.code == 2
     assert said in answer.err

@@ -7,6 +7,9 @@ import psycopg
 
 from holdfast import Holdfast, schema
 from holdfast.operations import claiming, workers
+from holdfast.testing import Clock
+from tests.cli.programs import Command
+from tests.fixtures import Login
 
 
 def _register(hf: Holdfast, name: str) -> str:
@@ -23,7 +26,7 @@ def _register(hf: Holdfast, name: str) -> str:
     )
 
 
-def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfast):
+def test_workers_are_listed_and_those_that_left_on_request(holdfast: Command, hf: Holdfast) -> None:
     _register(hf, "anchor")
     hf.carrier.run(workers.leave(_register(hf, "buoy")))
     (row,) = holdfast("workers").rows
@@ -37,7 +40,7 @@ def test_workers_are_listed_and_those_that_left_on_request(holdfast, hf: Holdfas
     assert everyone[1]["queues"] == ["mail", "default"]
 
 
-def test_recover_takes_back_the_jobs_of_a_lost_worker(holdfast, hf: Holdfast, clock):
+def test_recover_takes_back_the_jobs_of_a_lost_worker(holdfast: Command, hf: Holdfast, clock: Clock) -> None:
     job = hf.enqueue("a")
     worker = _register(hf, "anchor")
     hf.carrier.run(claiming.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=1))
@@ -49,7 +52,7 @@ def test_recover_takes_back_the_jobs_of_a_lost_worker(holdfast, hf: Holdfast, cl
     assert holdfast("workers").rows[0][1] == "lost"
 
 
-def test_tick_runs_every_duty(holdfast):
+def test_tick_runs_every_duty(holdfast: Command) -> None:
     answer = holdfast("tick")
     assert answer.code == 0
     assert [row[1:] for row in answer.rows] == [["done", "-"]] * len(answer.rows)
@@ -57,7 +60,7 @@ def test_tick_runs_every_duty(holdfast):
     assert {"promote", "recover"} <= set(duties)
 
 
-def test_tick_does_not_mind_a_timeout_of_the_role(holdfast, holdfast_dsn: str, login):
+def test_tick_does_not_mind_a_timeout_of_the_role(holdfast: Command, holdfast_dsn: str, login: Login) -> None:
     with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
         schema.apply(owner, roles=True)
         dsn = login("worker")
@@ -71,7 +74,7 @@ def test_tick_does_not_mind_a_timeout_of_the_role(holdfast, holdfast_dsn: str, l
     assert holdfast("tick", "--dsn", dsn).code == 0
 
 
-def test_tick_tells_of_a_duty_that_failed(holdfast, holdfast_dsn: str):
+def test_tick_tells_of_a_duty_that_failed(holdfast: Command, holdfast_dsn: str) -> None:
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
         connection.execute(
             "create or replace function holdfast.upkeep(rest interval default null) "

@@ -4,38 +4,51 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from opentelemetry import baggage, trace
 from opentelemetry.context import attach, detach
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
 from holdfast import Context, Holdfast, Secret
 from holdfast.contrib.opentelemetry import instrument
+from holdfast.testing import Clock
+from tests.fixtures import Drain, StartWorker, Until
+
+Spans = Callable[[str], list[ReadableSpan]]
+
+
+def attributes(noted: ReadableSpan | Event) -> dict[str, Any]:
+    """The attributes of a span or an event."""
+    return dict(noted.attributes or {})
 
 
 @pytest.fixture
-def exporter():
+def exporter() -> InMemorySpanExporter:
     return InMemorySpanExporter()
 
 
 @pytest.fixture
-def provider(exporter):
+def provider(exporter: InMemorySpanExporter) -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider
 
 
 @pytest.fixture
-def spans(exporter):
+def spans(exporter: InMemorySpanExporter) -> Spans:
     """`spans("run mail")`: the spans of that name that have ended, in the order of their ends."""
     return lambda name: [span for span in exporter.get_finished_spans() if span.name == name]
 
 
-def test_a_run_is_a_child_of_its_enqueue(hf: Holdfast, provider, spans, drain):
+def test_a_run_is_a_child_of_its_enqueue(
+    hf: Holdfast, provider: TracerProvider, spans: Spans, drain: Drain
+) -> None:
     instrument(hf, tracer_provider=provider)
     tracer = provider.get_tracer("app")
 
@@ -60,7 +73,7 @@ def test_a_run_is_a_child_of_its_enqueue(hf: Holdfast, provider, spans, drain):
     assert [span.parent.span_id for span in chain[1:]] == [span.context.span_id for span in chain[:-1]]
     assert {span.context.trace_id for span in chain} == {request.context.trace_id}
     assert (sent.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
-    assert dict(sent.attributes) == {
+    assert attributes(sent) == {
         "messaging.system": "holdfast",
         "messaging.operation.type": "send",
         "messaging.operation.name": "enqueue",
@@ -68,7 +81,7 @@ def test_a_run_is_a_child_of_its_enqueue(hf: Holdfast, provider, spans, drain):
         "messaging.message.id": str(job.id),
         "holdfast.task": "mail",
     }
-    assert dict(run.attributes) == {
+    assert attributes(run) == {
         "messaging.system": "holdfast",
         "messaging.operation.type": "process",
         "messaging.operation.name": "run",
@@ -80,13 +93,14 @@ def test_a_run_is_a_child_of_its_enqueue(hf: Holdfast, provider, spans, drain):
         "holdfast.outcome": "completed",
     }
     headers = job.refresh().headers
+    assert headers
     assert headers["tenant"] == "a"
     assert headers["traceparent"].split("-")[1] == f"{request.context.trace_id:032x}"
 
 
 def test_each_attempt_is_a_span_and_says_what_went_wrong_without_secrets(
-    hf: Holdfast, provider, spans, drain, clock
-):
+    hf: Holdfast, provider: TracerProvider, spans: Spans, drain: Drain, clock: Clock
+) -> None:
     instrument(hf, tracer_provider=provider)
 
     @hf.task(name="charge")
@@ -94,24 +108,26 @@ def test_each_attempt_is_a_span_and_says_what_went_wrong_without_secrets(
         if ctx.attempt == 1:
             raise ValueError(f"card {card.reveal()} was refused")
 
-    asyncio.run(charge.aenqueue(card="canary-4111"))
+    asyncio.run(charge.aenqueue(card="canary-4111"))  # type: ignore[call-overload]
     drain()
     clock.advance(minutes=5)
     drain()
     (sent,) = spans("enqueue charge")
     failed, done = spans("run charge")
     assert {failed.parent.span_id, done.parent.span_id} == {sent.context.span_id}
-    assert [span.attributes["holdfast.attempt"] for span in (failed, done)] == [1, 2]
+    assert [attributes(span)["holdfast.attempt"] for span in (failed, done)] == [1, 2]
     assert failed.status.status_code is StatusCode.ERROR
     assert failed.status.description == "ValueError: card ***** was refused"
     (event,) = failed.events
-    assert (event.name, event.attributes["exception.type"]) == ("exception", "ValueError")
-    assert "in charge" in event.attributes["exception.stacktrace"]
+    assert (event.name, attributes(event)["exception.type"]) == ("exception", "ValueError")
+    assert "in charge" in str(attributes(event)["exception.stacktrace"])
     assert "canary" not in failed.to_json() + done.to_json() + sent.to_json()
     assert done.status.status_code is StatusCode.UNSET
 
 
-def test_all_jobs_of_a_bulk_enqueue_lead_back_to_one_span(hf: Holdfast, provider, spans, drain):
+def test_all_jobs_of_a_bulk_enqueue_lead_back_to_one_span(
+    hf: Holdfast, provider: TracerProvider, spans: Spans, drain: Drain
+) -> None:
     instrument(hf, tracer_provider=provider)
 
     @hf.task(name="tile")
@@ -121,13 +137,15 @@ def test_all_jobs_of_a_bulk_enqueue_lead_back_to_one_span(hf: Holdfast, provider
     asyncio.run(hf.aenqueue_many([tile.call(number=150)]))
     drain()
     many, single = spans("enqueue")
-    counts = [span.attributes["messaging.batch.message_count"] for span in (many, single)]
+    counts = [attributes(span)["messaging.batch.message_count"] for span in (many, single)]
     assert counts == [150, 1]
     parents = [run.parent.span_id for run in spans("run tile")]
     assert (parents.count(many.context.span_id), parents.count(single.context.span_id)) == (150, 1)
 
 
-def test_a_run_may_begin_a_trace_of_its_own_with_a_link(hf: Holdfast, provider, spans, drain):
+def test_a_run_may_begin_a_trace_of_its_own_with_a_link(
+    hf: Holdfast, provider: TracerProvider, spans: Spans, drain: Drain
+) -> None:
     instrument(hf, tracer_provider=provider, link=True)
 
     @hf.task(name="later")
@@ -141,8 +159,8 @@ def test_a_run_may_begin_a_trace_of_its_own_with_a_link(hf: Holdfast, provider, 
 
 
 def test_jobs_without_a_sender_and_handlers_cut_off_have_spans_too(
-    hf: Holdfast, provider, spans, work, until
-):
+    hf: Holdfast, provider: TracerProvider, spans: Spans, work: StartWorker, until: Until
+) -> None:
     begun = threading.Event()
 
     @hf.task(name="endless")
@@ -156,10 +174,12 @@ def test_jobs_without_a_sender_and_handlers_cut_off_have_spans_too(
     assert begun.wait(15)
     worker.end()
     (run,) = spans("run endless")
-    assert (run.parent, run.links, run.attributes["holdfast.outcome"]) == (None, (), "interrupted")
+    assert (run.parent, run.links, attributes(run)["holdfast.outcome"]) == (None, (), "interrupted")
 
 
-def test_a_baggage_without_room_in_the_headers_stays_behind(hf: Holdfast, provider, spans, drain):
+def test_a_baggage_without_room_in_the_headers_stays_behind(
+    hf: Holdfast, provider: TracerProvider, spans: Spans, drain: Drain
+) -> None:
     instrument(hf, tracer_provider=provider)
 
     @hf.task(name="mail")
@@ -173,12 +193,15 @@ def test_a_baggage_without_room_in_the_headers_stays_behind(hf: Holdfast, provid
         finally:
             detach(token)
         headers = job.refresh().headers
+        assert headers
         assert headers["tenant"] == own["tenant"]
         assert "baggage" not in headers
         assert ("traceparent" in headers) == (own == {"tenant": "a"})
 
 
-def test_nothing_is_left_when_it_is_undone(hf: Holdfast, provider, exporter, drain):
+def test_nothing_is_left_when_it_is_undone(
+    hf: Holdfast, provider: TracerProvider, exporter: InMemorySpanExporter, drain: Drain
+) -> None:
     end = instrument(hf, tracer_provider=provider)
 
     @hf.task(name="noop")
@@ -192,7 +215,7 @@ def test_nothing_is_left_when_it_is_undone(hf: Holdfast, provider, exporter, dra
     assert exporter.get_finished_spans() == ()
 
 
-def test_opentelemetry_is_loaded_by_nobody_else():
+def test_opentelemetry_is_loaded_by_nobody_else() -> None:
     code = "import sys, holdfast, holdfast.worker.worker, holdfast.cli.run; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "opentelemetry" not in loaded

@@ -1,6 +1,6 @@
 """A quiet server that counts: nothing runs there but what the test does, and every statement is noted."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 from holdfast.testing import SETTINGS
 from tests.counts.counting import Counter
 from tests.sql.servers import server_with, template
-from tests.sql.sessions import Session, copied_database, sessions_on
+from tests.sql.sessions import Connect, Session, copied_database, sessions_on
 
 QUIET = {
     **SETTINGS,
@@ -44,14 +44,14 @@ def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def connect(holdfast_dsn: str) -> Iterator[Callable[..., Session]]:
+def connect(holdfast_dsn: str) -> Iterator[Connect]:
     """Open another session: `connect()`."""
     with sessions_on(holdfast_dsn) as open_session:
         yield open_session
 
 
 @pytest.fixture
-def sql(connect: Callable[..., Session]) -> Session:
+def sql(connect: Connect) -> Session:
     return connect()
 
 

@@ -5,7 +5,9 @@ To record anew, write down what `pytest -s tests/counts/test_cancel.py` says, th
 
 import pytest
 
-from tests.counts.counting import Entries
+from holdfast import Holdfast
+from tests.counts.counting import Counter as CountingCounter, Entries
+from tests.sql.sessions import Session
 
 MANY = 20_000
 BATCH = 400
@@ -16,7 +18,7 @@ RECORDED = {"job_pkey": 7 * BATCH, "lane_pkey": 3 * BATCH}
 
 
 @pytest.fixture
-def many(sql):
+def many(sql: Session) -> None:
     """Every second job is to be called off."""
     sql(
         "insert into holdfast.job (lane_id, task) "
@@ -26,7 +28,7 @@ def many(sql):
     )
 
 
-def test_the_last_of_fifty_batches_reads_no_more_than_the_first(sql, many):
+def test_the_last_of_fifty_batches_reads_no_more_than_the_first(sql: Session, many: None) -> None:
     entries, last = Entries(sql), None
     for number in range(MANY // BATCH):
         read = entries.of("cancel_matching", task="a", state="pending", amount=BATCH, after=last)
@@ -37,7 +39,9 @@ def test_the_last_of_fifty_batches_reads_no_more_than_the_first(sql, many):
     assert sql.rows("cancel_matching", task="a", amount=BATCH, after=last) == [(0, 0, None)]
 
 
-def test_twenty_thousand_jobs_are_called_off_in_ten_batches(hf, many, counter, monkeypatch):
+def test_twenty_thousand_jobs_are_called_off_in_ten_batches(
+    hf: Holdfast, many: None, counter: CountingCounter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", MANY // 10)
     hf.stats.count()  # which connects
     counter.start()

@@ -5,7 +5,9 @@ To record anew, write down what `pytest -s tests/counts/test_due.py` says, the l
 
 import pytest
 
+from holdfast.testing import Clock
 from tests.counts.counting import Entries
+from tests.sql.sessions import Connect, Session
 
 MANY = 100_000
 BATCH = 500
@@ -16,7 +18,7 @@ PROMOTE = {"job_due": 1501, "job_pkey": 2500, "job_pending": 0, "state_pkey": 0}
 ADVANCE = {"job_due": 1, "job_pending": 1}
 
 
-def promoted(sql, clock) -> None:
+def promoted(sql: Session, clock: Clock) -> None:
     """Very many jobs were due, and a few are now."""
     sql(
         "insert into holdfast.job (lane_id, task, run_at) "
@@ -34,11 +36,13 @@ def promoted(sql, clock) -> None:
 
 
 @pytest.fixture
-def entries(sql) -> Entries:
+def entries(sql: Session) -> Entries:
     return Entries(sql)
 
 
-def test_a_promotion_does_not_walk_over_what_was_promoted_since_a_snapshot(sql, connect, clock, entries):
+def test_a_promotion_does_not_walk_over_what_was_promoted_since_a_snapshot(
+    sql: Session, connect: Connect, clock: Clock, entries: Entries
+) -> None:
     report = connect()
     report("begin isolation level repeatable read")
     report("select 1")
@@ -47,7 +51,9 @@ def test_a_promotion_does_not_walk_over_what_was_promoted_since_a_snapshot(sql, 
     entries.are_at_most(PROMOTE, entries.of("promote", amount=BATCH))
 
 
-def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_writer(sql, connect, clock, entries):
+def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_writer(
+    sql: Session, connect: Connect, clock: Clock, entries: Entries
+) -> None:
     writer = connect()
     writer("begin")
     writer.enqueue("other")
@@ -56,7 +62,9 @@ def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_writer(
     entries.are_at_most(PROMOTE, entries.of("promote", amount=BATCH))
 
 
-def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_cancel(sql, connect, clock, entries):
+def test_a_promotion_does_not_walk_over_what_was_promoted_beside_an_open_cancel(
+    sql: Session, connect: Connect, clock: Clock, entries: Entries
+) -> None:
     job_id = sql.enqueue(delay="1 s")
     writer = connect()
     writer("begin")

@@ -129,7 +129,9 @@ def work_off(sql: Session) -> None:
         many_done_beside_an_open_claim,
     ],
 )
-def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
+def holdfast_dsn(
+    request: pytest.FixtureRequest, holdfast_server: str, holdfast_template: str
+) -> Iterator[str]:
     """A database in each of these situations, with a thousand jobs waiting behind them."""
     situation: Situation = request.param
     with (
@@ -148,14 +150,14 @@ def holdfast_dsn(request, holdfast_server, holdfast_template) -> Iterator[str]:
 
 
 @pytest.fixture
-def entries(sql) -> Iterator[Entries]:
+def entries(sql: Session) -> Iterator[Entries]:
     """What is read, by something that is then undone."""
     with sql.connection.transaction(force_rollback=True):
         yield Entries(sql)
 
 
 @pytest.fixture
-def worker(sql) -> str:
+def worker(sql: Session) -> str:
     return str(sql.value("register"))
 
 
@@ -165,14 +167,16 @@ def held(sql: Session, worker: str) -> list[Any]:
 
 
 # First: what the other tests undo leaves entries behind, which are then found by their ids.
-def test_a_finish_reads_its_own_jobs(sql, entries, worker):
+def test_a_finish_reads_its_own_jobs(sql: Session, entries: Entries, worker: str) -> None:
     jobs = held(sql, worker)
     read = entries.of("finish", ids=[job.id for job in jobs], leases=[job.lease for job in jobs])
     assert entries.rows == []
     entries.are_at_most(FINISH, read)
 
 
-def test_a_claim_and_a_finish_touch_as_many_blocks_as_anywhere(sql, entries, worker):
+def test_a_claim_and_a_finish_touch_as_many_blocks_as_anywhere(
+    sql: Session, entries: Entries, worker: str
+) -> None:
     touched = {"claim": blocks(sql, "claim", amount=BATCH, worker=worker)}
     jobs = held(sql, worker)
     ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
@@ -183,29 +187,29 @@ def test_a_claim_and_a_finish_touch_as_many_blocks_as_anywhere(sql, entries, wor
         assert touched[function] <= 1.2 * recorded, function
 
 
-def test_a_claim_reads_as_many_entries_as_it_takes_jobs(sql, entries, worker):
+def test_a_claim_reads_as_many_entries_as_it_takes_jobs(sql: Session, entries: Entries, worker: str) -> None:
     read = entries.of("claim", amount=BATCH, worker=worker)
     assert len(entries.rows) == BATCH
     entries.are_at_most(CLAIM, read)
 
 
-def test_an_advance_does_not_walk_over_what_it_has_passed(sql, entries):
+def test_an_advance_does_not_walk_over_what_it_has_passed(sql: Session, entries: Entries) -> None:
     entries.are_at_most(ADVANCE, entries.of("advance"))
 
 
 @pytest.fixture
-def all_left(sql) -> None:
+def all_left(sql: Session) -> None:
     sql("update holdfast.worker set left_at = holdfast.clock()")
     for _ in range(2):  # those who write are noted; then there is a look
         sql.value("recover")
 
 
 @pytest.mark.usefixtures("all_left")
-def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(entries):
+def test_a_look_at_the_workers_does_not_walk_over_what_those_that_left_have_done(entries: Entries) -> None:
     entries.are_at_most(RECOVER, entries.of("recover"))
 
 
-def test_upkeep_does_not_walk_over_what_known_workers_have_done(sql, entries):
+def test_upkeep_does_not_walk_over_what_known_workers_have_done(sql: Session, entries: Entries) -> None:
     # It has just looked behind the heads, and that took a while.
     sql(
         "update holdfast.duty set looks = array[holdfast.clock(), holdfast.clock() - interval '1 second'] "

@@ -11,10 +11,14 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.database import Session
 from holdfast.task import named_job
 from holdfast.values.call import Call
 from holdfast.worker import claimer, duties, keeper, loop
+from tests.counts.counting import Counter as CountingCounter
+from tests.fixtures import StartWorker, Until
+from tests.sql.sessions import Connect
 
 # What was counted, and how much is let through: a batch more or less depends on who is faster, the worker or
 # its server. Caught: a BATCH of 100 in the claimer or in the finisher, a report written on its own, a
@@ -52,7 +56,7 @@ IDLE_BYTES = {"counted": 12_721, "most": 16_000}
 LOOPS = 11
 
 
-def test_one_enqueue_is_one_statement_and_one_transaction(hf, counter):
+def test_one_enqueue_is_one_statement_and_one_transaction(hf: Holdfast, counter: CountingCounter) -> None:
     hf.enqueue("task")  # which connects, and makes the lane
     counter.start()
     for _ in range(100):
@@ -61,7 +65,9 @@ def test_one_enqueue_is_one_statement_and_one_transaction(hf, counter):
     assert counter.writes() == 100
 
 
-def test_a_job_of_the_callers_transaction_is_one_statement_more(hf, connect, counter):
+def test_a_job_of_the_callers_transaction_is_one_statement_more(
+    hf: Holdfast, connect: Connect, counter: CountingCounter
+) -> None:
     caller = connect().connection
     hf.enqueue("task")
     counter.start()
@@ -73,18 +79,20 @@ def test_a_job_of_the_callers_transaction_is_one_statement_more(hf, connect, cou
 
 
 @pytest.mark.parametrize(("own_ids", "recorded"), [(False, COPIED), (True, IN_ARRAYS)])
-def test_ten_thousand_jobs_are_a_handful_of_statements_and_one_transaction(hf, counter, own_ids, recorded):
+def test_ten_thousand_jobs_are_a_handful_of_statements_and_one_transaction(
+    hf: Holdfast, counter: CountingCounter, own_ids: bool, recorded: dict[str, Any]
+) -> None:
     hf.enqueue("task")
     counter.start()
-    hf.enqueue_many(
-        named_job("task", {"user_id": 7}, **({"id": uuid4()} if own_ids else {})) for _ in range(10_000)
-    )
+    hf.enqueue_many(named_job("task", {"user_id": 7}, id=uuid4() if own_ids else None) for _ in range(10_000))
     print("\n", counter.statements())  # noqa: T201 - to be recorded
     assert counter.statements() == recorded
     assert counter.writes() == 1
 
 
-def test_a_worker_claims_and_reports_in_batches(hf, counter, until, monkeypatch):
+def test_a_worker_claims_and_reports_in_batches(
+    hf: Holdfast, counter: CountingCounter, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As on a fast machine: what is fetched ahead of a slow one is less, and so are its batches.
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
 
@@ -107,9 +115,11 @@ def test_a_worker_claims_and_reports_in_batches(hf, counter, until, monkeypatch)
     assert commits - statements.total() <= COMMITS_OF_CONNECTING["most"], "a call is one transaction"
 
 
-def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, work, until, monkeypatch):
+def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(
+    hf: Holdfast, counter: CountingCounter, work: StartWorker, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each loop of the worker has a minute of its own, which passes as fast as its steps can be run."""
-    passed: dict[asyncio.Task, float] = {}
+    passed: dict[asyncio.Task[Any], float] = {}
 
     async def wait(event: asyncio.Event, seconds: float) -> None:
         loop = asyncio.current_task()
@@ -120,7 +130,8 @@ def test_an_idle_worker_asks_little_in_a_minute_and_writes_less(hf, counter, wor
             if passed[loop] >= 60:
                 await event.wait()
 
-    run, turns = Session.run, defaultdict(asyncio.Lock)
+    run = Session.run
+    turns: defaultdict[Any, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def one_at_a_time(session: Session, call: Call[Any], **options: Any) -> Any:
         """In a real minute calls hardly ever meet; who meets an open one looks sooner, and notes it."""

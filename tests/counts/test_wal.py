@@ -4,12 +4,17 @@ To record anew, write down what `pytest -s tests/counts/test_wal.py` says. A fig
 better is recorded too, or the next change may lose it without a word.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from holdfast import Holdfast, NewJob
 from holdfast.task import named_job
+from tests.counts.counting import Counter as CountingCounter
+from tests.sql.sessions import Session
 
 # Bytes a job, without the commit and without whole pages (full_page_writes is off). PostgreSQL 15 to 18 are
 # within 3 % of each other. Caught: another index on job, or a finish whose locks are taken beforehand.
@@ -19,11 +24,12 @@ AMOUNT = 1000  # jobs to measure with, in calls of 500 where many go in one
 
 
 @pytest.fixture
-def verbs(hf, sql):
+def verbs(hf: Holdfast, sql: Session) -> dict[str, Callable[[], None]]:
     """What is measured: each takes a thousand jobs one step further."""
-    worker, claimed = sql.value("register"), []
+    worker = sql.value("register")
+    claimed: list[list[Any]] = []
 
-    def jobs():
+    def jobs() -> list[NewJob]:
         return [named_job("task", {"user_id": 7}) for _ in range(AMOUNT)]
 
     def enqueue() -> None:
@@ -49,7 +55,9 @@ def verbs(hf, sql):
     return {"enqueue": enqueue, "arrays": arrays, "copy": copy, "claim": claim, "finish": finish}
 
 
-def test_each_step_writes_as_many_bytes_of_log_for_a_job_as_it_did(verbs, counter):
+def test_each_step_writes_as_many_bytes_of_log_for_a_job_as_it_did(
+    verbs: dict[str, Callable[[], None]], counter: CountingCounter
+) -> None:
     bytes_a_job = {}
     for _ in range(2):  # the second time counts: no table is new, and no plan
         for name, step in verbs.items():

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import multiprocessing
 import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -23,7 +25,9 @@ from holdfast import (
 )
 from holdfast.database import copy_in, pools
 from holdfast.database.copy_in import BATCH_SIZE
+from holdfast.testing import Clock
 from holdfast.values.job import NewJob
+from tests.fixtures import Ask, AsyncTask, Counts
 
 AMOUNT = 120
 COLUMNS = (
@@ -44,7 +48,7 @@ TEXTS = [
 
 
 @pytest.fixture
-def mail(hf: Holdfast):
+def mail(hf: Holdfast) -> AsyncTask[None]:
     @hf.task(name="mail", queue="mail", priority=120)
     async def mail(n: int, text: str = "", more: dict[str, object] | None = None) -> None: ...
 
@@ -52,7 +56,7 @@ def mail(hf: Holdfast):
 
 
 @pytest.fixture
-def way(request, monkeypatch):
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Either way, whatever the number of jobs."""
     few = {"copy": 1, "arrays": 10**9}[request.param]
     monkeypatch.setattr(copy_in, "SMALLEST_COPY", few)
@@ -64,12 +68,12 @@ either_way = pytest.mark.parametrize("way", ["copy", "arrays"], indirect=True)
 
 
 @pytest.fixture
-def copied(monkeypatch) -> list[int]:
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many jobs each batch that was written for a COPY had."""
     copied: list[int] = []
     lines = copy_in._LineWriter.lines
 
-    def counted(sheet, batch, ids):
+    def counted(sheet: Any, batch: Any, ids: Any) -> Any:
         written = lines(sheet, batch, ids)
         copied.append(0 if written is None else len(batch))
         return written
@@ -78,7 +82,7 @@ def copied(monkeypatch) -> list[int]:
     return copied
 
 
-def every_kind(mail) -> list[NewJob]:
+def every_kind(mail: AsyncTask[None]) -> list[NewJob]:
     """Jobs with every option, and with texts that a COPY must escape."""
     later = datetime(2040, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
     return [
@@ -98,7 +102,13 @@ def every_kind(mail) -> list[NewJob]:
 # The same jobs.
 
 
-def test_both_ways_make_the_same_rows(hf: Holdfast, mail, ask, monkeypatch, copied):
+def test_both_ways_make_the_same_rows(
+    hf: Holdfast,
+    mail: AsyncTask[None],
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    copied: list[int],
+) -> None:
     hf.policies.set("by.name", RetryPolicy(max_attempts=7))
     monkeypatch.setattr(pools, "SMALLEST_COPY", 1)
     stored = {}
@@ -125,7 +135,7 @@ def test_both_ways_make_the_same_rows(hf: Holdfast, mail, ask, monkeypatch, copi
 
 
 @either_way
-def test_texts_come_back_as_they_were(hf: Holdfast, mail, way, ask):
+def test_texts_come_back_as_they_were(hf: Holdfast, mail: AsyncTask[None], way: str, ask: Ask) -> None:
     texts = [*TEXTS, *("".join(map(chr, [*range(1, 0xD800, 97), 0xFFFD, 0x10FFFF])) for _ in range(2))]
     jobs = hf.enqueue_many(mail.call(n, text=text, more={"k": text}) for n, text in enumerate(texts))
     payloads = [hf.job(job.id).refresh().payload for job in jobs]
@@ -133,7 +143,9 @@ def test_texts_come_back_as_they_were(hf: Holdfast, mail, way, ask):
     assert [payload["more"]["k"] for payload in payloads] == texts
 
 
-def test_a_delay_counts_from_the_databases_time(hf: Holdfast, mail, clock, ask, copied):
+def test_a_delay_counts_from_the_databases_time(
+    hf: Holdfast, mail: AsyncTask[None], clock: Clock, ask: Ask, copied: list[int]
+) -> None:
     clock.advance(days=1000)
     hf.enqueue_many(mail.options(delay=60).call(n) for n in range(AMOUNT))
     ((least, most),) = ask(
@@ -144,7 +156,9 @@ def test_a_delay_counts_from_the_databases_time(hf: Holdfast, mail, clock, ask, 
     assert copied == [AMOUNT]
 
 
-def test_ids_are_unique_in_order_and_of_version_7(hf: Holdfast, mail, ask, copied):
+def test_ids_are_unique_in_order_and_of_version_7(
+    hf: Holdfast, mail: AsyncTask[None], ask: Ask, copied: list[int]
+) -> None:
     jobs = hf.enqueue_many(mail.call(n) for n in range(2 * BATCH_SIZE + 5))
     ids = [job.id for job in jobs]
     assert copied == [BATCH_SIZE, BATCH_SIZE, 5]
@@ -161,7 +175,7 @@ def _enqueue_many(dsn: str) -> None:
         hf.enqueue_many(NewJob(task="t") for _ in range(2 * BATCH_SIZE))
 
 
-def test_processes_that_fork_make_ids_of_their_own(hf: Holdfast, ask):
+def test_processes_that_fork_make_ids_of_their_own(hf: Holdfast, ask: Ask) -> None:
     hf.enqueue_many(NewJob(task="t") for _ in range(BATCH_SIZE))
     forked = [
         multiprocessing.get_context("fork").Process(target=_enqueue_many, args=(hf.dsn,)) for _ in range(3)
@@ -177,13 +191,15 @@ def test_processes_that_fork_make_ids_of_their_own(hf: Holdfast, ask):
 # By whose leave, and when not.
 
 
-def test_a_few_jobs_take_the_arrays(hf: Holdfast, mail, copied):
+def test_a_few_jobs_take_the_arrays(hf: Holdfast, mail: AsyncTask[None], copied: list[int]) -> None:
     few = copy_in.SMALLEST_COPY - 1
     assert len(hf.enqueue_many(mail.call(n) for n in range(few))) == few
     assert copied == []
 
 
-def test_ids_of_the_callers_are_deduplicated_among_others(hf: Holdfast, mail, ask, copied):
+def test_ids_of_the_callers_are_deduplicated_among_others(
+    hf: Holdfast, mail: AsyncTask[None], ask: Ask, copied: list[int]
+) -> None:
     chosen = uuid4()
     jobs = [mail.call(n) for n in range(3 * BATCH_SIZE)]
     jobs[BATCH_SIZE + 7] = mail.options(id=chosen).call(7)
@@ -200,7 +216,7 @@ def test_ids_of_the_callers_are_deduplicated_among_others(hf: Holdfast, mail, as
 
 
 @contextlib.contextmanager
-def role(dsn: str, *grants: str):
+def role(dsn: str, *grants: str) -> Iterator[str]:
     """The DSN of a role that may use the schema, with these grants."""
     name = f"producer_{uuid4().hex[:8]}"
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -230,14 +246,18 @@ SEQUENCE = "usage on sequence holdfast.job_seq"
         ((PLACES, INSERT, SEQUENCE), True),
     ],
 )
-def test_who_may_not_insert_takes_the_arrays(holdfast_dsn, ask, copied, grants, copies):
+def test_who_may_not_insert_takes_the_arrays(
+    holdfast_dsn: str, ask: Ask, copied: list[int], grants: Any, copies: bool
+) -> None:
     with role(holdfast_dsn, *grants) as dsn, Holdfast(dsn) as hf:
         jobs = hf.enqueue_many(NewJob(task="t", payload=f"{n}") for n in range(BATCH_SIZE + 1))
         assert ask("select array_agg(id order by seq) from holdfast.job") == [([job.id for job in jobs],)]
     assert bool(copied) is copies
 
 
-def test_the_role_that_was_set_is_the_one_that_counts(holdfast_dsn, hf: Holdfast, ask, copied):
+def test_the_role_that_was_set_is_the_one_that_counts(
+    holdfast_dsn: str, hf: Holdfast, ask: Ask, copied: list[int]
+) -> None:
     """A superuser's session with a role that may only call the functions, and the other way round."""
     with role(holdfast_dsn, ARRAYS, PLACES) as dsn, psycopg.connect(holdfast_dsn) as connection:
         connection.execute(f"set role {psycopg.conninfo.conninfo_to_dict(dsn)['user']}")
@@ -250,7 +270,9 @@ def test_the_role_that_was_set_is_the_one_that_counts(holdfast_dsn, hf: Holdfast
     assert ask("select count(*) from holdfast.job") == [(2 * AMOUNT,)]
 
 
-def test_an_older_schema_that_knows_no_places_takes_the_arrays(hf: Holdfast, ask, copied):
+def test_an_older_schema_that_knows_no_places_takes_the_arrays(
+    hf: Holdfast, ask: Ask, copied: list[int]
+) -> None:
     with hf.database.connection() as connection:
         connection.execute("drop function holdfast.places")
     hf.enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
@@ -258,19 +280,21 @@ def test_an_older_schema_that_knows_no_places_takes_the_arrays(hf: Holdfast, ask
     assert ask("select count(*) from holdfast.job") == [(AMOUNT,)]
 
 
-def test_a_database_without_holdfast_says_so(holdfast_server):
+def test_a_database_without_holdfast_says_so(holdfast_server: str) -> None:
     with Holdfast(make_conninfo(holdfast_server, dbname="postgres")) as hf, pytest.raises(SchemaMissing):
         hf.enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
 
 
-def test_a_pipeline_of_the_callers_takes_the_arrays(holdfast_dsn, hf: Holdfast, ask, copied):
+def test_a_pipeline_of_the_callers_takes_the_arrays(
+    holdfast_dsn: str, hf: Holdfast, ask: Ask, copied: list[int]
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection, connection.pipeline():
         hf.on(connection).enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
     assert copied == []
     assert ask("select count(*) from holdfast.job") == [(AMOUNT,)]
 
 
-def test_nothing_is_prepared_behind_a_pooler(holdfast_dsn, ask, copied):
+def test_nothing_is_prepared_behind_a_pooler(holdfast_dsn: str, ask: Ask, copied: list[int]) -> None:
     with Holdfast(holdfast_dsn, transaction_pooling=True, pool_size=1) as hf:
         for _ in range(10):
             hf.enqueue_many(NewJob(task="t") for _ in range(AMOUNT))
@@ -281,7 +305,9 @@ def test_nothing_is_prepared_behind_a_pooler(holdfast_dsn, ask, copied):
     assert ask("select count(*) from holdfast.job") == [(10 * AMOUNT + 10,)]
 
 
-def test_a_caller_whose_session_is_set_up_oddly_is_served(holdfast_dsn, hf: Holdfast, mail, ask, copied):
+def test_a_caller_whose_session_is_set_up_oddly_is_served(
+    holdfast_dsn: str, hf: Holdfast, mail: AsyncTask[None], ask: Ask, copied: list[int]
+) -> None:
     later = datetime(2040, 5, 6, 7, 8, tzinfo=UTC)
     options = "-c datestyle=german -c timezone=Asia/Kathmandu -c intervalstyle=sql_standard"
     with psycopg.connect(holdfast_dsn, options=options, client_encoding="latin1") as connection:
@@ -301,7 +327,14 @@ def test_a_caller_whose_session_is_set_up_oddly_is_served(holdfast_dsn, hf: Hold
 
 @pytest.mark.parametrize("through", ["connection", "cursor"])
 @either_way
-def test_the_callers_transaction_decides(holdfast_dsn, hf: Holdfast, mail, counts, way, through):
+def test_the_callers_transaction_decides(
+    holdfast_dsn: str,
+    hf: Holdfast,
+    mail: AsyncTask[None],
+    counts: Counts,
+    way: str,
+    through: str,
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
         conn = connection if through == "connection" else connection.cursor()
         hf.on(conn).enqueue_many(mail.call(n) for n in range(AMOUNT))
@@ -313,8 +346,15 @@ def test_the_callers_transaction_decides(holdfast_dsn, hf: Holdfast, mail, count
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_an_async_connection_copies_too(holdfast_dsn, hf: Holdfast, mail, counts, copied, autocommit):
-    async def main():
+def test_an_async_connection_copies_too(
+    holdfast_dsn: str,
+    hf: Holdfast,
+    mail: AsyncTask[None],
+    counts: Counts,
+    copied: list[int],
+    autocommit: bool,
+) -> None:
+    async def main() -> None:
         async with await psycopg.AsyncConnection.connect(holdfast_dsn, autocommit=autocommit) as connection:
             await hf.on(connection.cursor()).aenqueue_many(mail.call(n) for n in range(BATCH_SIZE + 1))
             await connection.commit()
@@ -327,10 +367,12 @@ def test_an_async_connection_copies_too(holdfast_dsn, hf: Holdfast, mail, counts
 
 
 @either_way
-def test_whoever_makes_the_jobs_may_use_the_connection_meanwhile(holdfast_dsn, hf, mail, counts, way):
+def test_whoever_makes_the_jobs_may_use_the_connection_meanwhile(
+    holdfast_dsn: str, hf: Holdfast, mail: AsyncTask[None], counts: Counts, way: str
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
 
-        def jobs():
+        def jobs() -> Iterator[NewJob]:
             for n in range(BATCH_SIZE + 50):
                 if n % 100 == 0:
                     connection.execute("select 1")
@@ -343,10 +385,10 @@ def test_whoever_makes_the_jobs_may_use_the_connection_meanwhile(holdfast_dsn, h
 # Streaming.
 
 
-def test_a_generator_is_not_held_in_memory(hf: Holdfast, copied):
+def test_a_generator_is_not_held_in_memory(hf: Holdfast, copied: list[int]) -> None:
     text = "x" * 2_000
 
-    def jobs():
+    def jobs() -> Iterator[NewJob]:
         tracemalloc.start()
         for n in range(20 * BATCH_SIZE):
             yield NewJob(task="t", payload=f'"{n} {text}"')  # 40 MB in all
@@ -359,14 +401,18 @@ def test_a_generator_is_not_held_in_memory(hf: Holdfast, copied):
     assert held[0] < 15_000_000
 
 
-def test_a_copy_ends_now_and_then(hf: Holdfast, mail, monkeypatch, counts):
+def test_a_copy_ends_now_and_then(
+    hf: Holdfast, mail: AsyncTask[None], monkeypatch: pytest.MonkeyPatch, counts: Counts
+) -> None:
     monkeypatch.setattr(copy_in, "LARGEST_COPY", BATCH_SIZE)
     monkeypatch.setattr(copy_in, "BATCH_SIZE", 100)
     hf.enqueue_many(mail.call(n) for n in range(3 * BATCH_SIZE + 50))
     assert counts() == {"pending": 3 * BATCH_SIZE + 50}
 
 
-def test_places_that_turn_up_on_the_way_are_found(hf: Holdfast, ask, monkeypatch):
+def test_places_that_turn_up_on_the_way_are_found(
+    hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(copy_in, "PLACES", 5)
     jobs = [
         NewJob(task=f"t{n // 300}", queue=f"q{n // 700}", priority=n // 450, payload=f"{n}")
@@ -405,7 +451,7 @@ WRONG = [
 
 
 @either_way
-def test_what_is_wrong_is_refused_alike(hf: Holdfast, holdfast_dsn, way, counts):
+def test_what_is_wrong_is_refused_alike(hf: Holdfast, holdfast_dsn: str, way: str, counts: Counts) -> None:
     right = [NewJob(task="right")] * 10
     for wrong, error in WRONG:
         with pytest.raises(error) as refusal:
@@ -423,15 +469,17 @@ async def _aenqueue_many(hf: Holdfast, jobs: list[NewJob]) -> None:
 
 
 @either_way
-def test_too_large_names_the_limit(hf: Holdfast, way):
+def test_too_large_names_the_limit(hf: Holdfast, way: str) -> None:
     with pytest.raises(PayloadTooLarge) as refusal:
         hf.enqueue_many([NewJob(task="t"), NewJob(task="t", payload='"' + "x" * 300_000 + '"')])
     assert (refusal.value.size, refusal.value.limit) == (300_002, 262_144)
 
 
 @either_way
-def test_an_error_of_whoever_makes_the_jobs_is_theirs(hf: Holdfast, mail, way, counts):
-    def jobs():
+def test_an_error_of_whoever_makes_the_jobs_is_theirs(
+    hf: Holdfast, mail: AsyncTask[None], way: str, counts: Counts
+) -> None:
+    def jobs() -> Iterator[NewJob]:
         yield from (mail.call(n) for n in range(BATCH_SIZE + 10))
         raise LookupError("nothing more")
 
@@ -441,13 +489,15 @@ def test_an_error_of_whoever_makes_the_jobs_is_theirs(hf: Holdfast, mail, way, c
     assert counts() == {"pending": 1}
 
 
-def test_a_copy_does_not_wait_for_jobs_that_take_their_time(hf: Holdfast, mail, ask, monkeypatch):
+def test_a_copy_does_not_wait_for_jobs_that_take_their_time(
+    hf: Holdfast, mail: AsyncTask[None], ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is one statement, and a server may allow a statement only so long."""
     monkeypatch.setattr(copy_in, "SLOW_BATCH_SECONDS", -1)
     ((database,),) = ask("select current_database()")
-    copies = []
+    copies: list[tuple[Any, ...]] = []
 
-    def jobs():
+    def jobs() -> Iterator[NewJob]:
         for n in range(3 * BATCH_SIZE):
             if n % BATCH_SIZE == 0:
                 copies.extend(

@@ -6,7 +6,10 @@ import gc
 import socket
 import threading
 import time
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -14,20 +17,23 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, SchemaMissing
+from holdfast import BadPayload, BadValue, DatabaseUnavailable, Holdfast, Job, SchemaMissing
+from holdfast.database import Session
 from holdfast.operations import workers
 from holdfast.operations.queues import Queues
+from holdfast.values.call import Call
 from holdfast.values.job import NewJob
+from tests.fixtures import Ask, Counts, Drain, Until
 
 
 @pytest.fixture
-def silent_port():
+def silent_port() -> Iterator[int]:
     """A port that takes connections and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
 
 
-def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp_path):
+def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp_path: Path) -> None:
     for dsn in (
         f"host={tmp_path} dbname=jobs user=me password=hunter2",
         "postgresql://me:hunter2@127.0.0.1:1/jobs",
@@ -42,7 +48,7 @@ def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp
                 hf.worker()
             assert time.monotonic() - begun < 3
             assert "hunter2" not in f"{refusal.value} {refusal.value.dsn} {hf!r}"
-            assert "*****" in refusal.value.dsn
+            assert "*****" in (refusal.value.dsn or "")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,9 @@ def test_a_dsn_that_does_not_answer_is_told_at_once_and_without_its_password(tmp
         ("user", 'role "nowhere" does not exist. Create it with createuser nowhere, or'),
     ],
 )
-def test_a_server_that_refuses_the_database_or_the_role_does_answer(holdfast_dsn: str, field, said):
+def test_a_server_that_refuses_the_database_or_the_role_does_answer(
+    holdfast_dsn: str, field: str, said: str
+) -> None:
     with Holdfast(make_conninfo(holdfast_dsn, password="geheim", **{field: "nowhere"})) as hf:
         for attempt in (hf.queues.list, lambda: asyncio.run(hf.queues.alist()), hf.worker, hf.migrate):
             with pytest.raises(DatabaseUnavailable, match=r"^cannot connect to ") as refusal:
@@ -63,9 +71,11 @@ def test_a_server_that_refuses_the_database_or_the_role_does_answer(holdfast_dsn
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg2", "asyncpg"])
-def test_a_url_of_sqlalchemys_is_a_dsn(holdfast_dsn: str, monkeypatch, driver):
+def test_a_url_of_sqlalchemys_is_a_dsn(
+    holdfast_dsn: str, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
     parts = conninfo_to_dict(holdfast_dsn)
-    query = f"{parts['dbname']}?host={quote(parts['host'], safe='')}&port={parts.get('port', 5432)}"
+    query = f"{parts['dbname']}?host={quote(str(parts['host']), safe='')}&port={parts.get('port', 5432)}"
     url = f"postgresql+{driver}://{parts['user']}:geheim@/{query}"
     with Holdfast(url) as hf:
         assert hf.dsn.startswith("postgresql://")
@@ -77,7 +87,7 @@ def test_a_url_of_sqlalchemys_is_a_dsn(holdfast_dsn: str, monkeypatch, driver):
         assert [row.name for row in hf.queues.list()] == ["default"]
 
 
-def test_a_dsn_that_stays_silent_is_given_up(silent_port):
+def test_a_dsn_that_stays_silent_is_given_up(silent_port: int) -> None:
     with Holdfast(f"host=127.0.0.1 port={silent_port} dbname=jobs connect_timeout=2") as hf:
         begun = time.monotonic()
         with pytest.raises(DatabaseUnavailable):
@@ -85,7 +95,7 @@ def test_a_dsn_that_stays_silent_is_given_up(silent_port):
         assert time.monotonic() - begun < 5
 
 
-def test_a_dsn_that_cannot_be_read_is_refused_without_showing_it():
+def test_a_dsn_that_cannot_be_read_is_refused_without_showing_it() -> None:
     for dsn in ("hunter2", "postgresql://me:hunter2@[here/jobs", "password=hunter2 nonsense"):
         with Holdfast(dsn) as hf, pytest.raises(BadValue, match="the DSN cannot be read") as refusal:
             hf.enqueue("noop")
@@ -94,14 +104,14 @@ def test_a_dsn_that_cannot_be_read_is_refused_without_showing_it():
         assert refusal.value.__cause__ is None
 
 
-def test_a_database_without_holdfast_says_what_to_do(holdfast_server):
+def test_a_database_without_holdfast_says_what_to_do(holdfast_server: str) -> None:
     with Holdfast(make_conninfo(holdfast_server, dbname="postgres")) as hf:
         for attempt in (lambda: hf.enqueue("noop"), hf.worker, hf.jobs.list, hf.job(uuid4()).refresh):
             with pytest.raises(SchemaMissing, match="holdfast migrate"):
                 attempt()
 
 
-def test_a_server_that_comes_back_is_found_again(hf: Holdfast, ask):
+def test_a_server_that_comes_back_is_found_again(hf: Holdfast, ask: Ask) -> None:
     hf.enqueue("noop")
     ask(
         "select pg_terminate_backend(pid) from pg_stat_activity "
@@ -118,7 +128,9 @@ KILL = (
 
 
 @pytest.mark.parametrize("noticed", ["by looking", "by its farewell", "by a proof"])
-def test_an_idle_connection_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch, noticed):
+def test_an_idle_connection_that_died_causes_no_error(
+    hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch, noticed: str
+) -> None:
     if noticed == "by its farewell":  # it came after the look
         monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
     if noticed == "by a proof":
@@ -131,8 +143,10 @@ def test_an_idle_connection_that_died_causes_no_error(hf: Holdfast, ask, monkeyp
     assert len(hf.jobs.list(limit=500)) == 205  # each of them once
 
 
-def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, ask, monkeypatch):
-    async def main():
+def test_an_idle_connection_of_a_loop_that_died_causes_no_error(
+    hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
         for number in range(4):
             await hf.aenqueue("noop", number)
             ask(KILL)
@@ -145,7 +159,7 @@ def test_an_idle_connection_of_a_loop_that_died_causes_no_error(hf: Holdfast, as
     assert len(hf.jobs.list()) == 5
 
 
-def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
+def test_all_idle_connections_may_have_died(hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     with hf.database.pooled_connection(), hf.database.pooled_connection(), hf.database.pooled_connection():
         pass
     monkeypatch.setattr("holdfast.database.libpq.Wire.is_readable", lambda _: False)
@@ -154,7 +168,7 @@ def test_all_idle_connections_may_have_died(hf: Holdfast, ask, monkeypatch):
     assert len(hf.jobs.list()) == 1
 
 
-def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
+def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast) -> None:
     hf.enqueue("noop")
     with hf.database.pooled_connection() as connection:
         connection.execute("deallocate all")
@@ -162,14 +176,17 @@ def test_a_session_that_was_wiped_is_not_used_again(hf: Holdfast):
     assert len(hf.jobs.list()) == 2
 
 
-def test_a_used_connection_is_not_proven_again_and_a_long_idle_one_is(hf: Holdfast, monkeypatch):
-    proofs = []
+def test_a_used_connection_is_not_proven_again_and_a_long_idle_one_is(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proofs: list[Any] = []
     execute = psycopg.Connection.execute
-    monkeypatch.setattr(
-        psycopg.Connection,
-        "execute",
-        lambda *given, **more: (proofs.append(given[1]), execute(*given, **more))[1],
-    )
+
+    def noted(*given: Any, **more: Any) -> Any:
+        proofs.append(given[1])
+        return execute(*given, **more)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", noted)
     hf.enqueue("noop")
     proofs.clear()
     hf.enqueue("noop")
@@ -179,7 +196,7 @@ def test_a_used_connection_is_not_proven_again_and_a_long_idle_one_is(hf: Holdfa
     assert proofs == [""]
 
 
-def test_a_large_payload_and_an_odd_one_take_the_short_way(hf: Holdfast):
+def test_a_large_payload_and_an_odd_one_take_the_short_way(hf: Holdfast) -> None:
     large = "ü🐘" * 20_000
     assert hf.enqueue("noop", large).refresh().payload == large
     for task, payload in [("no\0op", "{}"), ("noop", '"a\0b"'), ("noop", '"\ud800"')]:
@@ -189,8 +206,8 @@ def test_a_large_payload_and_an_odd_one_take_the_short_way(hf: Holdfast):
     assert len(hf.jobs.list()) == 2
 
 
-def test_an_enqueue_that_is_cancelled_leaves_a_pool_that_works(hf: Holdfast, ask, until):
-    async def main():
+def test_an_enqueue_that_is_cancelled_leaves_a_pool_that_works(hf: Holdfast, ask: Ask, until: Until) -> None:
+    async def main() -> Job[Any]:
         async with await psycopg.AsyncConnection.connect(hf.dsn) as holder:
             await holder.execute("lock table holdfast.job in access exclusive mode")
             waiting = asyncio.create_task(hf.aenqueue("noop"))
@@ -206,7 +223,7 @@ def test_an_enqueue_that_is_cancelled_leaves_a_pool_that_works(hf: Holdfast, ask
     assert asyncio.run(main()).refresh().task == "after"
 
 
-def test_many_threads_share_one_pool(hf: Holdfast, ask):
+def test_many_threads_share_one_pool(hf: Holdfast, ask: Ask) -> None:
     threads = [threading.Thread(target=hf.enqueue, args=("noop",)) for _ in range(30)]
     for thread in threads:
         thread.start()
@@ -216,8 +233,8 @@ def test_many_threads_share_one_pool(hf: Holdfast, ask):
     assert ask("select count(*) <= 10 from pg_stat_activity where application_name = 'holdfast'") == [(True,)]
 
 
-def test_one_loop_after_the_other_leaves_no_connection_behind(hf: Holdfast, ask, until):
-    async def main():
+def test_one_loop_after_the_other_leaves_no_connection_behind(hf: Holdfast, ask: Ask, until: Until) -> None:
+    async def main() -> int:
         await asyncio.gather(*(hf.aenqueue("noop") for _ in range(20)))
         return len(hf.database._apools)
 
@@ -230,10 +247,10 @@ def test_one_loop_after_the_other_leaves_no_connection_behind(hf: Holdfast, ask,
     until(lambda: not ask(ours))
 
 
-def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast):
+def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast) -> None:
     together = threading.Barrier(3, timeout=10)
 
-    async def main():
+    async def main() -> None:
         together.wait()
         await hf.aenqueue("noop")
         await hf.aenqueue("noop")
@@ -247,8 +264,8 @@ def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast):
     assert len(hf.jobs.list()) == 6
 
 
-def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast):
-    async def main():
+def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast) -> None:
+    async def main() -> None:
         session = hf.database.session()
         await asyncio.gather(session.open(), session.open())
         before = session._connection
@@ -260,8 +277,8 @@ def test_a_session_may_be_opened_before_its_first_call(hf: Holdfast):
     asyncio.run(main())
 
 
-def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast):
-    async def main():
+def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast) -> None:
+    async def main() -> None:
         heard = asyncio.Event()
         session = hf.database.listening_session(
             deadline=10, channels=[workers.channel("mail")], heard=heard.set, lost=lambda _: None
@@ -277,15 +294,17 @@ def test_one_that_listens_hears_from_its_opening_on(hf: Holdfast):
     asyncio.run(main())
 
 
-def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monkeypatch):
+def test_a_call_that_is_cancelled_leaves_a_session_that_works(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.database.session.ABANDON_SECONDS", 0.1)
 
-    async def main():
+    async def main() -> None:
         session = hf.database.session()
         async with asyncio.timeout(10):
             held = await psycopg.AsyncConnection.connect(hf.dsn)
             await held.execute("select holdfast.pause('mail')")
-            waiting = asyncio.create_task(session.run(Queues.pause.build(None, "mail")))
+            waiting = asyncio.create_task(session.run(Queues.pause.build(None, "mail")))  # type: ignore[arg-type]
             while not hf_waits(hf.dsn):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             waiting.cancel()
@@ -300,7 +319,7 @@ def test_a_call_that_is_cancelled_leaves_a_session_that_works(hf: Holdfast, monk
 
 
 @pytest.fixture
-def sleeper(hf: Holdfast):
+def sleeper(hf: Holdfast) -> tuple[Session, Call[Any], Call[Any]]:
     """A session, and a worker's words that it falls asleep and has work: each waits for the worker's row."""
     registration = workers.register(
         name=None,
@@ -316,13 +335,13 @@ def sleeper(hf: Holdfast):
 
 
 @contextlib.asynccontextmanager
-async def locked_workers(dsn: str):
+async def locked_workers(dsn: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     async with await psycopg.AsyncConnection.connect(dsn) as connection:
         await connection.execute("select from holdfast.worker for update")
         yield connection
 
 
-async def waiting(hf: Holdfast, session, call) -> asyncio.Task:
+async def waiting(hf: Holdfast, session: Session, call: Call[Any]) -> asyncio.Task[Any]:
     task = asyncio.create_task(session.run(call))
     while not hf_waits(hf.dsn):  # noqa: ASYNC110
         await asyncio.sleep(0.01)
@@ -330,10 +349,12 @@ async def waiting(hf: Holdfast, session, call) -> asyncio.Task:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_plain_call_that_takes_too_long_is_cut_off(hf: Holdfast, sleeper, known):
+def test_a_plain_call_that_takes_too_long_is_cut_off(
+    hf: Holdfast, sleeper: tuple[Session, Call[Any], Call[Any]], known: bool
+) -> None:
     session, sleep, wake_up = sleeper
 
-    async def main():
+    async def main() -> None:
         await session.run(sleep if known else workers.channel("mail"))
         async with locked_workers(hf.dsn):
             with pytest.raises(DatabaseUnavailable, match=r"no answer within 0\.2 s"):
@@ -346,13 +367,16 @@ def test_a_plain_call_that_takes_too_long_is_cut_off(hf: Holdfast, sleeper, know
 
 @pytest.mark.parametrize("nearly_done", [True, False])
 def test_a_plain_call_that_is_cancelled_leaves_a_session_that_works(
-    hf: Holdfast, sleeper, monkeypatch, nearly_done
-):
+    hf: Holdfast,
+    sleeper: tuple[Session, Call[Any], Call[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    nearly_done: bool,
+) -> None:
     session, sleep, wake_up = sleeper
     if not nearly_done:
         monkeypatch.setattr("holdfast.database.session.ABANDON_SECONDS", 0.1)
 
-    async def main():
+    async def main() -> None:
         await session.run(sleep)
         before = session._connection
         async with locked_workers(hf.dsn) as holder:
@@ -375,7 +399,9 @@ def hf_waits(dsn: str) -> bool:
         return bool(connection.execute("select from pg_locks where not granted").fetchall())
 
 
-def test_a_stricter_default_isolation_does_not_stop_a_worker(hf: Holdfast, drain, ask, counts, holdfast_dsn):
+def test_a_stricter_default_isolation_does_not_stop_a_worker(
+    hf: Holdfast, drain: Drain, ask: Ask, counts: Counts, holdfast_dsn: str
+) -> None:
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
         connection.execute(
             f'alter database "{connection.info.dbname}" set default_transaction_isolation = serializable'
@@ -389,7 +415,7 @@ def test_a_stricter_default_isolation_does_not_stop_a_worker(hf: Holdfast, drain
     assert counts() == {"completed": 1}
 
 
-def test_a_pool_that_is_used_up_says_so(holdfast_dsn, monkeypatch):
+def test_a_pool_that_is_used_up_says_so(holdfast_dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.database.pools.CONNECT_TIMEOUT", 0.1)
     with (
         Holdfast(holdfast_dsn, pool_size=1) as hf,
@@ -399,7 +425,9 @@ def test_a_pool_that_is_used_up_says_so(holdfast_dsn, monkeypatch):
         hf.enqueue("noop")
 
 
-def test_connections_that_nobody_needs_are_closed_after_a_while(hf: Holdfast, ask, until, monkeypatch):
+def test_connections_that_nobody_needs_are_closed_after_a_while(
+    hf: Holdfast, ask: Ask, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads = [threading.Thread(target=hf.enqueue, args=("noop",)) for _ in range(10)]
     for thread in threads:
         thread.start()
@@ -412,7 +440,7 @@ def test_connections_that_nobody_needs_are_closed_after_a_while(hf: Holdfast, as
     until(lambda: ask(ours, database) <= [(1,)])
 
 
-def test_a_connection_left_in_a_transaction_is_not_used_again(hf: Holdfast):
+def test_a_connection_left_in_a_transaction_is_not_used_again(hf: Holdfast) -> None:
     with hf.database.pooled_connection() as connection:
         connection.execute("begin")
     with hf.database.pooled_connection() as another:
@@ -420,7 +448,7 @@ def test_a_connection_left_in_a_transaction_is_not_used_again(hf: Holdfast):
         assert connection.closed
 
 
-def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch):
+def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     with hf.database.pooled_connection() as before:
         pass
     monkeypatch.setattr("os.getpid", lambda: 0)
@@ -429,7 +457,7 @@ def test_a_fork_uses_connections_of_its_own(hf: Holdfast, monkeypatch):
     before.close()
 
 
-def test_a_database_without_an_encoding_of_its_own_will_do(holdfast_server: str):
+def test_a_database_without_an_encoding_of_its_own_will_do(holdfast_server: str) -> None:
     name = f"holdfast_ascii_{uuid4().hex[:8]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute(f"create database {name} encoding 'SQL_ASCII' template template0 locale 'C'")
@@ -444,7 +472,9 @@ def test_a_database_without_an_encoding_of_its_own_will_do(holdfast_server: str)
             server.execute(f"drop database {name} with (force)")
 
 
-def test_where_nobody_listens_the_error_says_who_named_the_place(monkeypatch, tmp_path):
+def test_where_nobody_listens_the_error_says_who_named_the_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     without = r"Without a DSN, Holdfast uses an embedded PostgreSQL\.$"
     for dsn in ("postgresql://me@127.0.0.1:1/jobs", "host=nowhere.invalid", f"host={tmp_path}"):
         monkeypatch.delenv("HOLDFAST_DSN", raising=False)

@@ -14,7 +14,7 @@ LARGE = "x" * 8_000_000  # much more than a socket takes at once; the server ref
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """Have libpq read the answer with the last flush, as it does if the server is quick."""
-    flushed = []
+    flushed: list[None] = []
     flush = Wire.flush
 
     def flush_and_read(wire: Wire) -> None:
@@ -28,9 +28,9 @@ def flushes(monkeypatch: pytest.MonkeyPatch) -> list[None]:
     return flushed
 
 
-def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, flushes):
+def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, flushes: list[None]) -> None:
     hf.enqueue("noop")
-    answers = []
+    answers: list[Exception] = []
 
     def enqueue() -> None:
         try:
@@ -45,7 +45,7 @@ def test_a_large_enqueue_ends_when_its_answer_came_early(hf: Holdfast, flushes):
     assert flushes
 
 
-def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast, flushes):
+def test_a_large_enqueue_on_a_loop_ends_when_its_answer_came_early(hf: Holdfast, flushes: list[None]) -> None:
     async def main() -> None:
         await hf.aenqueue("noop")
         with pytest.raises(PayloadTooLarge):

@@ -8,13 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast.database import Database, Session
+from holdfast.database.session import ListeningSession
 from holdfast.operations import duties, workers
 from holdfast.values.errors import DatabaseUnavailable
+from tests.fixtures import Ask, Until
 
 BACKEND = "select pid from pg_stat_activity where datname = current_database() and application_name = 'ears'"
 LOCK = "lock table holdfast.duty_recover in share update exclusive mode"
@@ -29,11 +32,11 @@ class Ears:
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def hears(holdfast_dsn, request):
+def hears(holdfast_dsn: str, request: pytest.FixtureRequest) -> Callable[..., None]:
     """`hears(test)`: run it with a session that listens to all queues, and with what that has told."""
     factory = pytest.importorskip("uvloop").new_event_loop if request.param == "uvloop" else None
 
-    def hears(test: Callable[[Session, Ears], Awaitable[None]]) -> None:
+    def hears(test: Callable[[ListeningSession, Ears], Awaitable[None]]) -> None:
         async def main() -> None:
             async with listening(holdfast_dsn) as (session, ears):
                 await session.run(duties.advance())
@@ -49,7 +52,7 @@ def hears(holdfast_dsn, request):
 
 
 @asynccontextmanager
-async def listening(dsn: str) -> AsyncIterator[tuple[Session, Ears]]:
+async def listening(dsn: str) -> AsyncIterator[tuple[ListeningSession, Ears]]:
     ears = Ears()
     session = Database(dsn).listening_session(
         ("application_name", "ears"),
@@ -59,19 +62,22 @@ async def listening(dsn: str) -> AsyncIterator[tuple[Session, Ears]]:
         lost=ears.lost.append,
     )
     try:
+        assert isinstance(session, ListeningSession)
         yield session, ears
     finally:
         await session.close()
 
 
 @pytest.fixture
-def holder(holdfast_dsn) -> Iterator[psycopg.Connection]:
+def holder(holdfast_dsn: str) -> Iterator[psycopg.Connection]:
     """A session that holds a duty: `holder.execute(LOCK)`, until `holder.commit()`."""
     with psycopg.connect(holdfast_dsn) as connection:
         yield connection
 
 
-async def held_up(session: Session, ask, until, holder: psycopg.Connection) -> "asyncio.Task[int]":
+async def held_up(
+    session: Session, ask: Ask, until: Until, holder: psycopg.Connection
+) -> "asyncio.Task[int]":
     """A call that waits in the server for a duty that another session holds."""
     holder.execute(LOCK)
     call = asyncio.create_task(session.run(duties.recover(timedelta(days=1))))
@@ -79,17 +85,18 @@ async def held_up(session: Session, ask, until, holder: psycopg.Connection) -> "
     return call
 
 
-def notify(ask) -> None:
+def notify(ask: Ask) -> None:
     ask("select pg_notify(holdfast.channel('*'), 'any')")
 
 
 def left_behind() -> list[tuple[int, int]]:
     """What the kernel has to tell this loop, also of sockets that the loop has forgotten."""
-    return asyncio.get_running_loop()._selector._selector.poll(0)
+    loop: Any = asyncio.get_running_loop()
+    return loop._selector._selector.poll(0)
 
 
-def test_what_comes_between_calls_is_heard(ask, hears):
-    async def test(session, ears):
+def test_what_comes_between_calls_is_heard(ask: Ask, hears: Callable[..., None]) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         for _ in range(3):
             notify(ask)
             await ears.news.wait()
@@ -101,8 +108,10 @@ def test_what_comes_between_calls_is_heard(ask, hears):
     hears(test)
 
 
-def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears, holder):
-    async def test(session, ears):
+def test_what_comes_during_a_call_is_heard_after_it(
+    ask: Ask, until: Until, hears: Callable[..., None], holder: psycopg.Connection
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         call = await held_up(session, ask, until, holder)
         notify(ask)
         holder.commit()
@@ -112,8 +121,10 @@ def test_what_comes_during_a_call_is_heard_after_it(ask, until, hears, holder):
     hears(test)
 
 
-def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_call(ask, hears):
-    async def test(session, ears):
+def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_call(
+    ask: Ask, hears: Callable[..., None]
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         connection = session._connection
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         await ears.news.wait()
@@ -130,8 +141,10 @@ def test_a_session_that_was_ended_says_so_at_once_and_listens_again_at_the_next_
     hears(test)
 
 
-def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears, holder):
-    async def test(session, ears):
+def test_a_line_that_breaks_under_a_call_is_told_once(
+    ask: Ask, until: Until, hears: Callable[..., None], holder: psycopg.Connection
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         connection = session._connection
         call = await held_up(session, ask, until, holder)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
@@ -148,8 +161,10 @@ def test_a_line_that_breaks_under_a_call_is_told_once(ask, until, hears, holder)
 
 @pytest.mark.parametrize("hears", ["asyncio"], indirect=True)  # only of this loop can it be asked
 @pytest.mark.parametrize("calling", [False, True])
-def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears, calling, holder):
-    async def test(session, ears):
+def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(
+    ask: Ask, until: Until, hears: Callable[..., None], calling: bool, holder: psycopg.Connection
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         with socket.socket(fileno=os.dup(session._connection.fileno())):
             call = await held_up(session, ask, until, holder) if calling else None
             ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
@@ -163,8 +178,10 @@ def test_a_line_that_a_forked_child_has_too_keeps_no_loop_busy(ask, until, hears
     hears(test)
 
 
-def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears, holder):
-    async def test(session, ears):
+def test_a_call_without_an_answer_ends_at_its_deadline(
+    ask: Ask, hears: Callable[..., None], holder: psycopg.Connection
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         holder.execute(LOCK)
         connection = session._connection
         with pytest.raises(DatabaseUnavailable, match="no answer within"):
@@ -175,8 +192,10 @@ def test_a_call_without_an_answer_ends_at_its_deadline(ask, hears, holder):
     hears(test)
 
 
-def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears, holder):
-    async def test(session, ears):
+def test_a_call_that_is_given_up_leaves_a_line_that_hears(
+    ask: Ask, until: Until, hears: Callable[..., None], holder: psycopg.Connection
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         call = await held_up(session, ask, until, holder)
         call.cancel()
         holder.commit()
@@ -189,8 +208,8 @@ def test_a_call_that_is_given_up_leaves_a_line_that_hears(ask, until, hears, hol
     hears(test)
 
 
-def test_a_line_that_was_cut_off_as_its_answer_came_is_not_used_again(hears):
-    async def test(session, ears):
+def test_a_line_that_was_cut_off_as_its_answer_came_is_not_used_again(hears: Callable[..., None]) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         cut = session._connection
         cut.was_cut_off = True
         await session.run(duties.advance())
@@ -200,10 +219,15 @@ def test_a_line_that_was_cut_off_as_its_answer_came_is_not_used_again(hears):
     hears(test)
 
 
-def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call(ask, until, hears):
-    async def test(session, ears):
+def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call(
+    ask: Ask, until: Until, hears: Callable[..., None]
+) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
+        assert session._connection
+        watched = session._connection._watched
+        assert watched is not None
         # As uvloop does after an error.
-        asyncio.get_running_loop().remove_reader(session._connection._watched)
+        asyncio.get_running_loop().remove_reader(watched)
         ask(f"select pg_terminate_backend(pid) from ({BACKEND}) b")
         hung_up = select.poll()
         hung_up.register(session._connection.fileno(), 0)  # a server is no longer listed before it hangs up
@@ -216,11 +240,13 @@ def test_a_line_that_the_loop_no_longer_watches_is_found_broken_by_the_next_call
     hears(test)
 
 
-def test_calls_go_on_where_no_more_files_can_be_opened(hears, monkeypatch):
+def test_calls_go_on_where_no_more_files_can_be_opened(
+    hears: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> int:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    async def test(session, ears):
+    async def test(session: ListeningSession, ears: Ears) -> None:
         session._unwatch()
         with monkeypatch.context() as patch:
             patch.setattr(os, "dup", full)
@@ -231,8 +257,8 @@ def test_calls_go_on_where_no_more_files_can_be_opened(hears, monkeypatch):
     hears(test)
 
 
-def test_calls_at_once_do_not_get_in_each_others_way(ask, hears):
-    async def test(session, ears):
+def test_calls_at_once_do_not_get_in_each_others_way(ask: Ask, hears: Callable[..., None]) -> None:
+    async def test(session: ListeningSession, ears: Ears) -> None:
         for _ in range(20):
             notify(ask)
             await asyncio.gather(*(session.run(duties.advance()) for _ in range(5)), ears.news.wait())

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from holdfast import Context, DatabaseUnavailable, Holdfast, Retry
 from holdfast.database import Database, pooler
 from holdfast.database.translation import translated
+from tests.fixtures import Ask, Counts, Drain, StartWorker, Until
+from tests.waiting import Told
 
 CHANGED = """
     select name, setting from pg_settings
@@ -25,14 +28,14 @@ CHANGED = """
 
 
 @pytest.fixture
-def pgbouncer(holdfast_dsn, until):
+def pgbouncer(holdfast_dsn: str, until: Until) -> Iterator[str]:
     """The DSN of a PgBouncer in transaction mode, with two server connections that all have to share."""
     with pgbouncer_in("transaction", 2, holdfast_dsn, until) as dsn:
         yield dsn
 
 
 @contextmanager
-def pgbouncer_in(mode, size, holdfast_dsn, until):
+def pgbouncer_in(mode: str, size: int, holdfast_dsn: str, until: Until) -> Iterator[str]:
     binary = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if not binary:
         pytest.skip("PgBouncer is not installed")
@@ -48,7 +51,7 @@ def pgbouncer_in(mode, size, holdfast_dsn, until):
             f"auth_file = {home}/users\npool_mode = {mode}\ndefault_pool_size = {size}\n"
             f"logfile = {home}/log\nmax_client_conn = 100\n"
         )
-        owner = Path(to["host"]).owner()  # only the server's own user may use its socket
+        owner = Path(str(to["host"])).owner()  # only the server's own user may use its socket
         user = ["-u", owner] if os.geteuid() == 0 else []
         home.chmod(0o777)
         process = subprocess.Popen([binary, "-q", *user, str(home / "ini")], stderr=subprocess.DEVNULL)
@@ -69,7 +72,9 @@ def answers(dsn: str) -> bool:
     return True
 
 
-def test_a_worker_runs_through_pgbouncer_and_leaves_its_sessions_as_they_were(pgbouncer, work, until, counts):
+def test_a_worker_runs_through_pgbouncer_and_leaves_its_sessions_as_they_were(
+    pgbouncer: str, work: StartWorker, until: Until, counts: Counts
+) -> None:
     with psycopg.connect(pgbouncer, autocommit=True, prepare_threshold=None) as stranger:
         before = stranger.execute(CHANGED).fetchall()
         with Holdfast(pgbouncer, transaction_pooling=True) as hf:
@@ -90,7 +95,7 @@ def test_a_worker_runs_through_pgbouncer_and_leaves_its_sessions_as_they_were(pg
             worker.end()
 
 
-def test_the_doctor_names_the_setting_for_a_pooler(pgbouncer):
+def test_the_doctor_names_the_setting_for_a_pooler(pgbouncer: str) -> None:
     for said, severity, remedy in (
         (False, "critical", "Leave out transaction_pooling=False"),
         (None, "info", "transaction_pooling=True"),
@@ -103,7 +108,7 @@ def test_the_doctor_names_the_setting_for_a_pooler(pgbouncer):
         assert [found for found in hf.health.doctor() if found.name == "pooling"] == []
 
 
-def test_the_doctor_needs_no_second_session(holdfast_dsn, until):
+def test_the_doctor_needs_no_second_session(holdfast_dsn: str, until: Until) -> None:
     with (
         pgbouncer_in("transaction", 1, holdfast_dsn, until) as dsn,
         Holdfast(dsn, transaction_pooling=False) as hf,
@@ -112,8 +117,8 @@ def test_the_doctor_needs_no_second_session(holdfast_dsn, until):
 
 
 def test_a_pooler_that_nobody_has_told_of_is_found_and_nothing_is_left_in_its_sessions(
-    pgbouncer, work, until, counts, told
-):
+    pgbouncer: str, work: StartWorker, until: Until, counts: Counts, told: Told
+) -> None:
     with psycopg.connect(pgbouncer, autocommit=True, prepare_threshold=None) as stranger:
         before = stranger.execute(CHANGED).fetchall()
         with Holdfast(pgbouncer) as hf, Holdfast(pgbouncer) as producer:
@@ -138,7 +143,7 @@ def test_a_pooler_that_nobody_has_told_of_is_found_and_nothing_is_left_in_its_se
             assert len(told.named("pooler.found")) == 2, "once for each Holdfast"
 
 
-def test_a_process_that_only_waits_finds_the_pooler_too(pgbouncer, hf, drain):
+def test_a_process_that_only_waits_finds_the_pooler_too(pgbouncer: str, hf: Holdfast, drain: Drain) -> None:
     job = hf.enqueue("double", {"number": 21})
 
     @hf.task(name="double")
@@ -151,7 +156,9 @@ def test_a_process_that_only_waits_finds_the_pooler_too(pgbouncer, hf, drain):
         assert waiting.database.transaction_pooling is True
 
 
-def test_the_command_line_works_through_a_pooler_that_nobody_has_told_of(pgbouncer, tmp_path):
+def test_the_command_line_works_through_a_pooler_that_nobody_has_told_of(
+    pgbouncer: str, tmp_path: Path
+) -> None:
     (tmp_path / "app.py").write_text(
         "from holdfast import Holdfast\nhf = Holdfast()\n@hf.task(name='tidy')\ndef tidy(): ...\n"
     )
@@ -176,7 +183,7 @@ def test_the_command_line_works_through_a_pooler_that_nobody_has_told_of(pgbounc
         assert [job.state for job in careless.jobs.list()] == ["completed"] * 5
 
 
-def test_an_error_names_the_setting_where_sessions_are_kept_against_all_advice(pgbouncer):
+def test_an_error_names_the_setting_where_sessions_are_kept_against_all_advice(pgbouncer: str) -> None:
     with (
         Holdfast(pgbouncer, transaction_pooling=False) as one,
         Holdfast(pgbouncer, transaction_pooling=False) as other,
@@ -187,14 +194,14 @@ def test_an_error_names_the_setting_where_sessions_are_kept_against_all_advice(p
 
 
 @pytest.mark.parametrize("state", [InvalidSqlStatementName, DuplicatePreparedStatement])
-def test_both_errors_of_a_lost_session_name_the_setting(state):
+def test_both_errors_of_a_lost_session_name_the_setting(state: type[Exception]) -> None:
     with pytest.raises(DatabaseUnavailable, match="transaction_pooling=True"), translated():
         raise state("prepared statement")
 
 
 def test_sessions_that_are_kept_are_used_behind_a_pooler_in_session_mode(
-    holdfast_dsn, until, work, ask, told
-):
+    holdfast_dsn: str, until: Until, work: StartWorker, ask: Ask, told: Told
+) -> None:
     with pgbouncer_in("session", 20, holdfast_dsn, until) as dsn, Holdfast(dsn) as hf:
 
         @hf.task(name="wake")
@@ -208,22 +215,30 @@ def test_sessions_that_are_kept_are_used_behind_a_pooler_in_session_mode(
         assert told.named("pooler.found") == []
 
 
-def test_a_pool_that_has_no_session_left_is_not_waited_for(holdfast_dsn, until, monkeypatch):
+def test_a_pool_that_has_no_session_left_is_not_waited_for(
+    holdfast_dsn: str, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pooler, "_PATIENCE_SECONDS", 0.1)
     with pgbouncer_in("session", 1, holdfast_dsn, until) as dsn, psycopg.connect(dsn) as all_there_is:
         all_there_is.execute("select 1")
         assert pooler.share_sessions(dsn) is False
 
 
-def test_without_a_pooler_there_is_none(hf, told):
+def test_without_a_pooler_there_is_none(hf: Holdfast, told: Told) -> None:
     hf.enqueue("tidy")
     assert hf.database.transaction_pooling is False
     assert told.named("pooler.found") == []
 
 
 def test_nothing_is_prepared_listened_for_or_set(
-    hf: Holdfast, holdfast_dsn, work, until, counts, ask, monkeypatch
-):
+    hf: Holdfast,
+    holdfast_dsn: str,
+    work: StartWorker,
+    until: Until,
+    counts: Counts,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The same without a PgBouncer, as far as the server can tell."""
     monkeypatch.delattr(Database, "listening_session")
     with Holdfast(holdfast_dsn, transaction_pooling=True) as pooled:
@@ -241,7 +256,9 @@ def test_nothing_is_prepared_listened_for_or_set(
         worker.end()
 
 
-def test_all_that_the_guide_promises_works_through_pgbouncer(pgbouncer, holdfast_dsn, work, until, ask, told):
+def test_all_that_the_guide_promises_works_through_pgbouncer(
+    pgbouncer: str, holdfast_dsn: str, work: StartWorker, until: Until, ask: Ask, told: Told
+) -> None:
     with Holdfast(pgbouncer, transaction_pooling=True) as pooled:
         ask("drop schema holdfast cascade")
         assert pooled.migrate()
@@ -258,7 +275,7 @@ def test_all_that_the_guide_promises_works_through_pgbouncer(pgbouncer, holdfast
 
         # A transaction, and what its handler says meanwhile, take both connections that there are.
         worker = work(pooled, poll_interval=0.1, concurrency=1)
-        jobs = pooled.enqueue_many(double.call(number=it) for it in range(150))  # by COPY
+        jobs = pooled.enqueue_many(double.call(number=it) for it in range(150))  # type: ignore[call-arg] # by COPY
         assert pooled.jobs.gather(jobs, timeout=15) == [2 * it for it in range(150)]
         assert ask("select count(*), count(distinct number) from public.row") == [(150, 150)]
         assert "seen" in [event.name for event in jobs[0].events(follow=False)]

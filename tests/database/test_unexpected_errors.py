@@ -11,7 +11,7 @@ from holdfast.values.call import one
 from holdfast.values.errors import UnexpectedError
 
 
-def test_what_a_session_raises_does_not_quote_the_row(hf: Holdfast, holdfast_dsn: str):
+def test_what_a_session_raises_does_not_quote_the_row(hf: Holdfast, holdfast_dsn: str) -> None:
     with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
         owner.execute("alter table holdfast.job add column extra text not null default 'x'")
         owner.execute("alter table holdfast.job alter extra drop default")

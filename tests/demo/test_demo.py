@@ -69,7 +69,7 @@ def demo(holdfast_dsn: str) -> "Iterator[subprocess.Popen[str]]":
         process.kill()
 
 
-def test_everything_ends_as_planned_and_nothing_is_left(place: Path):
+def test_everything_ends_as_planned_and_nothing_is_left(place: Path) -> None:
     done = run(*DEMO, TMPDIR=str(place), HOLDFAST_DSN="host=/nowhere")
     assert done.returncode == 0, done.stdout + done.stderr
     marks = [line.split()[0] for line in done.stdout.splitlines() if line.lstrip().startswith(("✓", "✗"))]
@@ -83,7 +83,7 @@ def test_everything_ends_as_planned_and_nothing_is_left(place: Path):
     assert list(place.iterdir()) == []
 
 
-def test_jobs_that_end_otherwise_than_planned_are_named_and_the_exit_code_is_1(holdfast_dsn: str):
+def test_jobs_that_end_otherwise_than_planned_are_named_and_the_exit_code_is_1(holdfast_dsn: str) -> None:
     done = run(*other_plan("Planned('mails', 'die', mails, end=JobState.DEAD)"), holdfast_dsn)
     assert done.returncode == 1
     assert "✗   5 mails" in done.stdout
@@ -91,7 +91,7 @@ def test_jobs_that_end_otherwise_than_planned_are_named_and_the_exit_code_is_1(h
     assert "Not as planned" in done.stdout
 
 
-def test_a_job_that_does_not_end_in_time_fails_the_demo_not_its_reader(holdfast_dsn: str):
+def test_a_job_that_does_not_end_in_time_fails_the_demo_not_its_reader(holdfast_dsn: str) -> None:
     late = "Planned('reminder', 'is sent', [reminder.options(delay=3600).call(appointment=1)])"
     done = run(*other_plan(late, limit=4), holdfast_dsn)
     assert done.returncode == 1
@@ -99,7 +99,7 @@ def test_a_job_that_does_not_end_in_time_fails_the_demo_not_its_reader(holdfast_
     assert "1 scheduled" in done.stdout
 
 
-def test_on_a_terminal_it_is_painted_and_the_summary_stays(holdfast_dsn: str):
+def test_on_a_terminal_it_is_painted_and_the_summary_stays(holdfast_dsn: str) -> None:
     ours, theirs = pty.openpty()
     command = [*other_plan("Planned('mails', 'are sent', mails)"), holdfast_dsn]
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
@@ -117,7 +117,7 @@ def test_on_a_terminal_it_is_painted_and_the_summary_stays(holdfast_dsn: str):
     assert "All 5 jobs ended as planned" in text.rpartition("of 5 jobs have ended")[2]
 
 
-def test_a_database_without_holdfast_is_told_what_to_do_without_a_traceback(holdfast_server: str):
+def test_a_database_without_holdfast_is_told_what_to_do_without_a_traceback(holdfast_server: str) -> None:
     done = run(*DEMO, holdfast_server)
     assert done.returncode == 1
     assert "The demo failed: " in done.stdout
@@ -125,7 +125,7 @@ def test_a_database_without_holdfast_is_told_what_to_do_without_a_traceback(hold
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_database_that_hangs_ends_the_demo_all_the_same():
+def test_a_database_that_hangs_ends_the_demo_all_the_same() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         dsn = f"host=127.0.0.1 port={silent.getsockname()[1]}"
         done = run(*other_plan("Planned('mails', 'are sent', mails)", limit=1 - CLEAN_UP_SECONDS), dsn)
@@ -133,18 +133,18 @@ def test_a_database_that_hangs_ends_the_demo_all_the_same():
     assert "The demo failed: something hung" in done.stdout
 
 
-def test_the_workers_go_when_the_demo_is_killed(hf: Holdfast, demo: "subprocess.Popen[str]"):
+def test_the_workers_go_when_the_demo_is_killed(hf: Holdfast, demo: "subprocess.Popen[str]") -> None:
     demo.kill()
     eventually(lambda: [worker.status for worker in hf.workers.list()] == ["left", "left"])
 
 
-def test_the_workers_go_when_the_demo_is_told_to_go(hf: Holdfast, demo: "subprocess.Popen[str]"):
+def test_the_workers_go_when_the_demo_is_told_to_go(hf: Holdfast, demo: "subprocess.Popen[str]") -> None:
     demo.terminate()
     assert demo.wait(20) == 128 + signal.SIGTERM
     assert [worker.status for worker in hf.workers.list()] == ["left", "left"]
 
 
-def test_a_worker_that_cannot_start_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch):
+def test_a_worker_that_cannot_start_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DSN", "host=/nowhere")
     with Crew() as crew:
         crew.start("anchor")

@@ -42,7 +42,7 @@ def verdict(kind: Planned, *jobs: JobSnapshot) -> Verdict:
     return verdicts(kind, *jobs)[0]
 
 
-def test_a_job_that_ended_so_is_as_planned():
+def test_a_job_that_ended_so_is_as_planned() -> None:
     assert verdict(Planned("mail", "is sent", [MAIL]), job()).as_planned
 
 
@@ -56,7 +56,7 @@ def test_a_job_that_ended_so_is_as_planned():
     ],
     ids=["another end", "no end", "too few attempts", "too early"],
 )
-def test_a_job_that_went_otherwise_is_not(fields: dict[str, Any], told: str):
+def test_a_job_that_went_otherwise_is_not(fields: dict[str, Any], told: str) -> None:
     found = verdict(
         Planned("mail", "at the third attempt", [MAIL], attempts=3), job(**{"attempt": 3} | fields)
     )
@@ -64,30 +64,30 @@ def test_a_job_that_went_otherwise_is_not(fields: dict[str, Any], told: str):
     assert found.happened.startswith(told)
 
 
-def test_a_job_that_is_missing_is_not_as_planned():
+def test_a_job_that_is_missing_is_not_as_planned() -> None:
     found = verdict(Planned("mails", "are sent", [MAIL, MAIL]), job())
     assert (found.happened, found.as_planned) == ("1 completed, 1 missing", False)
 
 
-def test_a_job_that_was_rolled_back_must_not_exist():
+def test_a_job_that_was_rolled_back_must_not_exist() -> None:
     kind = Planned("mail", "is rolled back", [MAIL], end=None)
     assert verdict(kind).as_planned
     assert not verdict(kind, job()).as_planned
 
 
-def test_a_worker_that_should_have_been_killed_must_have_been():
+def test_a_worker_that_should_have_been_killed_must_have_been() -> None:
     kind = Planned("video", "loses its worker", [MAIL], loses_a_worker=True)
     assert not verdicts(kind, job())[1].as_planned
 
 
 @pytest.mark.parametrize(("urgent_waits", "in_order"), [(1, True), (3, False)])
-def test_urgent_jobs_that_waited_longer_are_noticed(urgent_waits: int, in_order: bool):
+def test_urgent_jobs_that_waited_longer_are_noticed(urgent_waits: int, in_order: bool) -> None:
     urgent = job(priority=150, claimed_at=NOON + timedelta(seconds=urgent_waits))
     usual = job(claimed_at=NOON + timedelta(seconds=2))
     assert verdicts(Planned("mails", "are sent", [MAIL, MAIL]), urgent, usual)[1].as_planned is in_order
 
 
-def test_throughput_is_that_of_the_last_two_seconds():
+def test_throughput_is_that_of_the_last_two_seconds() -> None:
     throughput = Throughput()
     for tenths in range(51):
         throughput.note(tenths / 10, ended=min(tenths, 30))

@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,10 +14,10 @@ import pytest
 from holdfast import embedded
 from holdfast.embedded import launch
 from holdfast.embedded.home import Home, is_held
-from tests.embedded.watching import QUICK, ask, end_server, postmaster, wait_until
+from tests.embedded.watching import QUICK, Sharer, ask, end_server, postmaster, wait_until
 
 
-def test_a_killed_server_comes_back_with_its_data(home):
+def test_a_killed_server_comes_back_with_its_data(home: Path) -> None:
     with embedded.start(home) as server:
         ask(server.dsn, "drop table if exists kept; create table kept as select 42 as answer")
         pid = postmaster(home)
@@ -27,7 +30,7 @@ def test_a_killed_server_comes_back_with_its_data(home):
     assert not postmaster(home)
 
 
-def test_a_start_waits_for_the_last_process_of_a_killed_server(home):
+def test_a_start_waits_for_the_last_process_of_a_killed_server(home: Path) -> None:
     # A busy backend does not notice at once that its server is gone, and still writes to its memory.
     busy = (
         "do $$ begin while clock_timestamp() < statement_timestamp() + interval '0.5 s' loop end loop; end $$"
@@ -48,7 +51,7 @@ def test_a_start_waits_for_the_last_process_of_a_killed_server(home):
         connection.close()
 
 
-def test_a_stale_pid_file_never_hurts_who_has_that_pid_now(home, server_user):
+def test_a_stale_pid_file_never_hurts_who_has_that_pid_now(home: Path, server_user: dict[str, Any]) -> None:
     with embedded.start(home, settings=QUICK) as server:
         ask(server.dsn, "drop table if exists kept; create table kept as select 42 as answer")
         end_server(home, signal.SIGKILL)
@@ -69,7 +72,7 @@ def test_a_stale_pid_file_never_hurts_who_has_that_pid_now(home, server_user):
 
 
 @pytest.mark.parametrize("content", ["", "rubbish\n", "99"], ids=["empty", "rubbish", "cut"])
-def test_a_damaged_pid_file_is_no_obstacle(home, content):
+def test_a_damaged_pid_file_is_no_obstacle(home: Path, content: str) -> None:
     with embedded.start(home, settings=QUICK):
         end_server(home, signal.SIGKILL)
         (home / "data/postmaster.pid").write_text(content)
@@ -78,7 +81,7 @@ def test_a_damaged_pid_file_is_no_obstacle(home, content):
             assert ask(server.dsn, "select 1") == 1
 
 
-def test_a_damaged_pid_file_of_a_running_server_misleads_nobody(home):
+def test_a_damaged_pid_file_of_a_running_server_misleads_nobody(home: Path) -> None:
     with embedded.start(home, settings=QUICK):
         pid = postmaster(home)
         (home / "data/postmaster.pid").write_text(f"{os.getpid()}\n")
@@ -88,12 +91,14 @@ def test_a_damaged_pid_file_of_a_running_server_misleads_nobody(home):
     assert not postmaster(home)
 
 
-def test_a_server_that_someone_else_started_in_the_directory_is_left_alone(home, place, server_user):
+def test_a_server_that_someone_else_started_in_the_directory_is_left_alone(
+    home: Path, place: Path, server_user: dict[str, Any]
+) -> None:
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
     elsewhere.chmod(0o777)
-    options = ["-D", home / "data", "--listen_addresses=", f"--unix_socket_directories={elsewhere}"]
-    command = [embedded.find_binaries() / "postgres", *options]
+    options = ["-D", str(home / "data"), "--listen_addresses=", f"--unix_socket_directories={elsewhere}"]
+    command = [str(embedded.find_binaries() / "postgres"), *options]
     with subprocess.Popen(command, cwd="/", stderr=subprocess.PIPE, text=True, **server_user) as theirs:
         assert theirs.stderr
         next(line for line in theirs.stderr if "ready to accept connections" in line)
@@ -106,7 +111,9 @@ def test_a_server_that_someone_else_started_in_the_directory_is_left_alone(home,
             theirs.send_signal(signal.SIGINT)
 
 
-def test_killed_in_the_middle_of_initdb_the_next_start_begins_afresh(new_home, place, sharer):
+def test_killed_in_the_middle_of_initdb_the_next_start_begins_afresh(
+    new_home: Path, place: Path, sharer: Callable[..., Sharer]
+) -> None:
     real = embedded.find_binaries()
     fake = place / "bin"
     fake.mkdir()
@@ -132,7 +139,9 @@ def test_killed_in_the_middle_of_initdb_the_next_start_begins_afresh(new_home, p
         os.kill(initdb, signal.SIGKILL)
 
 
-def test_killed_while_the_server_starts_the_next_one_waits_for_it(home, sharer):
+def test_killed_while_the_server_starts_the_next_one_waits_for_it(
+    home: Path, sharer: Callable[..., Sharer]
+) -> None:
     starter = sharer(home)
     wait_until(lambda: is_held(Home(home).server_lock))
     starter.kill()

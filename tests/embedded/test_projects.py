@@ -14,12 +14,13 @@ from holdfast import Holdfast, embedded
 from holdfast.cli import main
 from holdfast.embedded import home as homes, project
 from tests.embedded.watching import QUICK, ask
+from tests.waiting import Told
 
 RELEASED = Path(__file__).parents[1] / "schema" / "released" / "0.1.0.sql"
 
 
 @pytest.fixture
-def data(place, monkeypatch) -> Path:
+def data(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory for all homes of a user who has no home yet and has not set up logging."""
     monkeypatch.delenv("HOLDFAST_HOME", raising=False)
     monkeypatch.delenv("HOLDFAST_DSN", raising=False)
@@ -32,7 +33,7 @@ def data(place, monkeypatch) -> Path:
 
 
 @pytest.fixture
-def directory(place) -> Callable[..., Path]:
+def directory(place: Path) -> Callable[..., Path]:
     """`directory("shop/src", mark="shop/.git")`: a directory, with a mark of a project somewhere."""
 
     def make(path: str, *, mark: str | None = None) -> Path:
@@ -45,7 +46,9 @@ def directory(place) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("mark", ["pyproject.toml", "manage.py", ".git"])
-def test_all_directories_of_a_project_have_one_home(mark, data, directory, monkeypatch):
+def test_all_directories_of_a_project_have_one_home(
+    mark: str, data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = set()
     for path in ("shop", "shop/src/web", "shop/workers"):
         monkeypatch.chdir(directory(path, mark=f"shop/{mark}"))
@@ -55,7 +58,9 @@ def test_all_directories_of_a_project_have_one_home(mark, data, directory, monke
     assert only.name.startswith("shop-")
 
 
-def test_the_nearest_project_counts_and_no_two_share_a_home(data, directory, monkeypatch):
+def test_the_nearest_project_counts_and_no_two_share_a_home(
+    data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = set()
     paths = ("shop", "shop/vendored/tool", "elsewhere/shop", "no-project", "no-project/below")
     for mark in ("shop/pyproject.toml", "shop/vendored/tool/.git", "elsewhere/shop/manage.py"):
@@ -66,8 +71,10 @@ def test_the_nearest_project_counts_and_no_two_share_a_home(data, directory, mon
     assert len(found) == len(paths)
 
 
-def test_the_worker_of_one_project_does_not_run_the_jobs_of_another(data, directory, monkeypatch):
-    ran = []
+def test_the_worker_of_one_project_does_not_run_the_jobs_of_another(
+    data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
 
     def queue(path: str) -> Holdfast:
         monkeypatch.chdir(directory(path, mark=f"{path}/pyproject.toml"))
@@ -88,8 +95,10 @@ def test_the_worker_of_one_project_does_not_run_the_jobs_of_another(data, direct
         assert ran == ["shop"]
 
 
-def test_the_web_process_and_the_worker_of_a_project_meet(data, directory, monkeypatch):
-    ran = []
+def test_the_web_process_and_the_worker_of_a_project_meet(
+    data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
     monkeypatch.chdir(directory("shop", mark="shop/pyproject.toml"))
     with Holdfast() as web:
         web.enqueue("tidy")
@@ -105,14 +114,18 @@ def test_the_web_process_and_the_worker_of_a_project_meet(data, directory, monke
 
 
 @pytest.mark.parametrize("name", ["läden, 'söhne' & co", "x" * 200, "..."])
-def test_a_project_may_have_any_name(name, data, directory, monkeypatch):
+def test_a_project_may_have_any_name(
+    name: str, data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(directory(f"{name}/{'deeper/' * 20}", mark=f"{name}/.git"))
     home = homes.default_home()
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,24}-[0-9a-f]{8}", home.name)
     assert home.name[0] not in ".-"
 
 
-def test_a_socket_has_a_short_path_where_the_home_has_a_long_one(data, directory, monkeypatch):
+def test_a_socket_has_a_short_path_where_the_home_has_a_long_one(
+    data: Path, directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = data / ("long" * 20) / ("path" * 20)
     for module in (homes, project):
         monkeypatch.setattr(module, "user_data", lambda: long)
@@ -123,7 +136,12 @@ def test_a_socket_has_a_short_path_where_the_home_has_a_long_one(data, directory
         assert len(ask(server.dsn, "show unix_socket_directories") + "/.s.PGSQL.5432") <= 107
 
 
-def test_the_place_is_told_once(data, directory, monkeypatch, capsys):
+def test_the_place_is_told_once(
+    data: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     with Holdfast() as hf:
         assert hf.jobs.list() == []
@@ -137,7 +155,12 @@ def test_the_place_is_told_once(data, directory, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_place_never_gets_into_the_answer_of_a_command(data, directory, monkeypatch, capsys):
+def test_the_place_never_gets_into_the_answer_of_a_command(
+    data: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     monkeypatch.setattr("sys.argv", ["holdfast", "dsn", "--json"])
     with pytest.raises(SystemExit) as ended:
@@ -148,7 +171,13 @@ def test_the_place_never_gets_into_the_answer_of_a_command(data, directory, monk
     assert said.startswith("Holdfast keeps the jobs of")
 
 
-def test_a_home_that_was_chosen_needs_no_word(data, place, directory, monkeypatch, capsys):
+def test_a_home_that_was_chosen_needs_no_word(
+    data: Path,
+    place: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(place / "mine"))
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     with embedded.start_for_project() as server:
@@ -156,7 +185,13 @@ def test_a_home_that_was_chosen_needs_no_word(data, place, directory, monkeypatc
     assert capsys.readouterr() == ("", "")
 
 
-def test_whoever_has_set_up_logging_reads_it_there(data, directory, monkeypatch, capsys, told):
+def test_whoever_has_set_up_logging_reads_it_there(
+    data: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    told: Told,
+) -> None:
     monkeypatch.delattr(logging.getLogger("holdfast"), "hasHandlers")
     monkeypatch.chdir(directory("shop", mark="shop/.git"))
     with embedded.start_for_project():
@@ -166,7 +201,12 @@ def test_whoever_has_set_up_logging_reads_it_there(data, directory, monkeypatch,
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_home_of_the_first_release_is_named_as_long_as_it_holds_jobs(data, directory, monkeypatch, capsys):
+def test_a_home_of_the_first_release_is_named_as_long_as_it_holds_jobs(
+    data: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     earlier = data / "holdfast"
     with embedded.start(earlier, settings=QUICK) as server, psycopg.connect(server.dsn) as connection:
         connection.execute(RELEASED.read_bytes())
@@ -193,8 +233,11 @@ def test_a_home_of_the_first_release_is_named_as_long_as_it_holds_jobs(data, dir
 
 
 def test_a_home_of_the_first_release_that_cannot_be_looked_into_is_named(
-    data, directory, monkeypatch, capsys
-):
+    data: Path,
+    directory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     earlier = data / "holdfast"
     (earlier / "data").mkdir(parents=True)
     (earlier / "data/PG_VERSION").write_text("9\n")

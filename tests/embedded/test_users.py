@@ -5,6 +5,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,11 +16,11 @@ from tests.embedded.watching import QUICK, ask, postmaster
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root steps down to another user")
 
-NOBODY = {"user": 65534, "group": 65534, "extra_groups": []}
+NOBODY: dict[str, Any] = {"user": 65534, "group": 65534, "extra_groups": []}
 
 
 @as_root
-def test_roots_server_runs_as_an_ordinary_user(new_home, server_user):
+def test_roots_server_runs_as_an_ordinary_user(new_home: Path, server_user: dict[str, Any]) -> None:
     with embedded.start(new_home, settings=QUICK) as server:
         assert Path(f"/proc/{postmaster(new_home)}").stat().st_uid == server_user["user"]
         assert ask(server.dsn, "select current_user") == "postgres"
@@ -29,7 +30,7 @@ def test_roots_server_runs_as_an_ordinary_user(new_home, server_user):
 
 
 @as_root
-def test_a_cluster_begun_as_one_user_stays_with_it(new_home):
+def test_a_cluster_begun_as_one_user_stays_with_it(new_home: Path) -> None:
     embedded.start(new_home, settings=QUICK).stop()
     for path in (new_home / "data", *(new_home / "data").rglob("*")):
         os.chown(path, 65534, 65534)
@@ -39,7 +40,7 @@ def test_a_cluster_begun_as_one_user_stays_with_it(new_home):
 
 
 @as_root
-def test_binaries_that_the_servers_user_cannot_read_are_copied_once(home, place):
+def test_binaries_that_the_servers_user_cannot_read_are_copied_once(home: Path, place: Path) -> None:
     site = embedded.find_binaries().parents[2]
     private = place / "private"
     private.mkdir(mode=0o700)
@@ -55,7 +56,7 @@ def test_binaries_that_the_servers_user_cannot_read_are_copied_once(home, place)
     assert copies[0] == copies[1]
 
 
-def test_an_ordinary_user_runs_its_own_server(new_home):
+def test_an_ordinary_user_runs_its_own_server(new_home: Path) -> None:
     script = """if True:
         import os, psycopg
         from holdfast import embedded
@@ -72,7 +73,8 @@ def test_an_ordinary_user_runs_its_own_server(new_home):
         assert not _listener(Home(home))
     """
     new_home.mkdir()
-    python, environment, who = [sys.executable], dict(os.environ), {}
+    python, environment = [sys.executable], dict(os.environ)
+    who: dict[str, Any] = {}
     if os.geteuid() == 0:
         python, environment, who = *an_interpreter_for_nobody(), NOBODY
         os.chown(new_home, 65534, 65534)
@@ -89,7 +91,7 @@ def test_an_ordinary_user_runs_its_own_server(new_home):
     assert (result.stdout, result.stderr) == ("hello from holdfast\n", "")
 
 
-def an_interpreter_for_nobody():
+def an_interpreter_for_nobody() -> tuple[list[str], dict[str, str]]:
     """Ours may be in root's own directory; then another of the same version, with our packages."""
     packages = [sysconfig.get_path("purelib"), str(Path(holdfast.__file__).parents[1])]
     environment = {
@@ -109,20 +111,24 @@ def an_interpreter_for_nobody():
     pytest.skip("root found no interpreter that nobody can run; run the tests as an ordinary user as well")
 
 
-def test_nobody_else_can_connect(home):
+def test_nobody_else_can_connect(home: Path) -> None:
     with embedded.start(home, settings=QUICK) as server:
         assert ask(server.dsn, "show listen_addresses") == ""
         assert (home / "socket").stat().st_mode & 0o077 == 0
         assert (home / "server.log").stat().st_mode & 0o077 == 0
 
 
-def test_the_servers_processes_do_not_see_our_environment(home, monkeypatch):
+def test_the_servers_processes_do_not_see_our_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STRIPE_SECRET", "sk_live_1")
     with embedded.start(home, settings=QUICK):
         assert b"sk_live_1" not in Path(f"/proc/{postmaster(home)}/environ").read_bytes()
 
 
-def test_variables_meant_for_another_server_do_not_mislead(home, monkeypatch):
+def test_variables_meant_for_another_server_do_not_mislead(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {
         "PGPORT": "1",
         "PGDATA": "/nowhere",
@@ -134,7 +140,7 @@ def test_variables_meant_for_another_server_do_not_mislead(home, monkeypatch):
         assert ask(server.dsn, "select current_user") == "postgres"
 
 
-def test_settings_reach_the_server_but_cannot_open_it_to_the_network(home):
+def test_settings_reach_the_server_but_cannot_open_it_to_the_network(home: Path) -> None:
     settings = {**QUICK, "max_prepared_transactions": "7", "listen_addresses": "*"}
     with embedded.start(home, settings=settings) as server:
         assert ask(server.dsn, "show max_prepared_transactions") == "7"
@@ -143,7 +149,7 @@ def test_settings_reach_the_server_but_cannot_open_it_to_the_network(home):
             psycopg.connect(server.dsn, host="127.0.0.1", port=5432).close()
 
 
-def test_the_home_is_where_the_environment_says(home, monkeypatch):
+def test_the_home_is_where_the_environment_says(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_HOME", str(home))
     with embedded.start(settings=QUICK) as server:
         assert server.data_directory == home / "data"

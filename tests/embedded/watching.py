@@ -32,7 +32,7 @@ class Sharer:
     """Another process that uses the server of a home until it is told to leave, or killed."""
 
     def __init__(self, home: Path, *bin_directory: Path) -> None:
-        command = [sys.executable, "-c", SHARE, home, *bin_directory]
+        command = [sys.executable, "-c", SHARE, str(home), *map(str, bin_directory)]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def dsn(self) -> str:

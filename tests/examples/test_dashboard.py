@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.telemetry.metrics import Metrics, Overview, families_of, questions
 from holdfast.worker.monitor import health, pages
 from tests.examples.pages import ROOT
@@ -38,7 +39,7 @@ def bare(names: set[str]) -> set[str]:
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
 
-def test_every_query_of_the_dashboard_names_metrics_that_exist(exported):
+def test_every_query_of_the_dashboard_names_metrics_that_exist(exported: set[str]) -> None:
     dashboard = json.loads((OPERATIONS / "grafana-dashboard.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
@@ -50,13 +51,13 @@ def test_every_query_of_the_dashboard_names_metrics_that_exist(exported):
     assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
 
 
-def test_the_page_names_every_metric_and_no_other(exported):
+def test_the_page_names_every_metric_and_no_other(exported: set[str]) -> None:
     text = (OPERATIONS / "observability.md").read_text()
     named = set(NAME.findall(text))
     assert bare(named) - bare(exported) == set()
     assert bare(exported) - bare(named) == set()
 
 
-def test_the_gauges_of_the_database_are_those_named_here(hf, exported):
+def test_the_gauges_of_the_database_are_those_named_here(hf: Holdfast, exported: set[str]) -> None:
     gauges = hf.carrier.run(questions()[-1])
     assert {f"holdfast_{gauge.name}" for gauge in gauges} <= exported

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -29,7 +30,7 @@ FILE = re.compile(r"# (\w+\.py)\n")
 
 
 @pytest.fixture
-def app(monkeypatch, tmp_path, holdfast_dsn):
+def app(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, holdfast_dsn: str) -> Iterator[ModuleType]:
     """The module that the Python of one page is, as if it had been saved as app.py."""
     module = ModuleType("app")
     module.__file__ = str(tmp_path / "app.py")
@@ -70,8 +71,8 @@ def type_commands(commands: list[str], directory: Path) -> str:
 
 
 @pytest.mark.parametrize("name", sorted({*pages_with("python"), *TYPED} - TEST_MODULES))
-def test_a_page_does_and_prints_what_it_says(name, app):
-    directory = Path(app.__file__).parent
+def test_a_page_does_and_prints_what_it_says(name: str, app: ModuleType) -> None:
+    directory = Path(str(app.__file__)).parent
     if name in PROGRAMS:
         app.__name__ = "__main__"
     for block in blocks(ROOT / name, "python", *(["sh"] if name in TYPED else [])):
@@ -88,13 +89,13 @@ def test_a_page_does_and_prints_what_it_says(name, app):
         assert block.agrees_with(printed), f"{name}:{block.line} printed\n{printed}"
 
 
-def test_the_tutorial_can_be_followed_with_files_alone():
+def test_the_tutorial_can_be_followed_with_files_alone() -> None:
     """A block that is not saved would need what an earlier one has imported."""
     assert all(FILE.match(block.text) for block in blocks(ROOT / "docs/tutorial.md", "python"))
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_a_worker_that_imports_a_program_enqueues_nothing(name, app, hf):
+def test_a_worker_that_imports_a_program_enqueues_nothing(name: str, app: ModuleType, hf: Holdfast) -> None:
     for block in blocks(ROOT / name, "python"):
         if FILE.match(block.text):
             run(block, ROOT / name, app)
@@ -103,7 +104,7 @@ def test_a_worker_that_imports_a_program_enqueues_nothing(name, app, hf):
 
 
 @pytest.mark.parametrize("name", pages_with("sh"))
-def test_the_commands_of_a_page_exist_and_have_those_options(name):
+def test_the_commands_of_a_page_exist_and_have_those_options(name: str) -> None:
     for block in blocks(ROOT / name, "sh"):
         for line in block.text.splitlines():
             words = shlex.split(line, comments=True)
@@ -125,7 +126,7 @@ def understand(words: list[str], context: click.Context, place: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(TEST_MODULES))
-def test_the_tests_that_a_page_shows_pass(name, tmp_path, holdfast_server):
+def test_the_tests_that_a_page_shows_pass(name: str, tmp_path: Path, holdfast_server: str) -> None:
     (tmp_path / "test_page.py").write_text("\n".join(block.text for block in blocks(ROOT / name, "python")))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", tmp_path],
@@ -138,7 +139,7 @@ def test_the_tests_that_a_page_shows_pass(name, tmp_path, holdfast_server):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_app_of_the_readme_is_tested_as_the_guide_says(tmp_path, holdfast_server):
+def test_the_app_of_the_readme_is_tested_as_the_guide_says(tmp_path: Path, holdfast_server: str) -> None:
     guide = ROOT / "docs/guides/testing.md"
     (settings,) = blocks(guide, "toml")
     (tmp_path / "pyproject.toml").write_text(settings.text)
@@ -159,7 +160,9 @@ def test_the_app_of_the_readme_is_tested_as_the_guide_says(tmp_path, holdfast_se
 
 
 @pytest.mark.parametrize("name", pages_with("sql"))
-def test_the_sql_of_a_page_runs_in_psql(name, tmp_path, holdfast_dsn, monkeypatch):
+def test_the_sql_of_a_page_runs_in_psql(
+    name: str, tmp_path: Path, holdfast_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("HOLDFAST_PG_BIN", raising=False)  # some bring a server but no psql
     psql = shutil.which("psql", path=os.fspath(embedded.find_binaries())) or shutil.which("psql")
     assert psql, "there is no psql to try the page with"
@@ -175,7 +178,7 @@ def test_the_sql_of_a_page_runs_in_psql(name, tmp_path, holdfast_dsn, monkeypatc
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_somewhere(page):
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"[a-z]+:", target):
@@ -193,7 +196,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_reached_from_the_index_or_the_readme(page):
+def test_a_page_is_reached_from_the_index_or_the_readme(page: Path) -> None:
     index = ROOT / "docs" / "index.md"
     if page in {index, ROOT / "README.md"}:
         return

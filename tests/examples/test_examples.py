@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,13 +43,13 @@ EXAMPLES = {
 }
 
 
-def test_every_example_is_run():
+def test_every_example_is_run() -> None:
     in_a_browser = {"web_app"}  # test_web_app.py
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys() | in_a_browser
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_what_it_promises(name, holdfast_dsn):
+def test_an_example_prints_what_it_promises(name: str, holdfast_dsn: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", ROOT / "examples" / f"{name}.py"],
         env={**os.environ, "HOLDFAST_DSN": holdfast_dsn},
@@ -62,7 +63,7 @@ def test_an_example_prints_what_it_promises(name, holdfast_dsn):
     ]
 
 
-def test_the_tests_of_the_example_project_pass(tmp_path, holdfast_server):
+def test_the_tests_of_the_example_project_pass(tmp_path: Path, holdfast_server: str) -> None:
     project = shutil.copytree(ROOT / "examples" / "testing", tmp_path / "testing")
     # Around it is a project whose settings need a plugin that the reader may not have.
     (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\nno_such_setting = 120\n")

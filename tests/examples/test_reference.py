@@ -1,6 +1,8 @@
 """The generated pages of the reference say what the code says."""
 
 import runpy
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -11,12 +13,12 @@ ADVICE = "Run .venv/bin/python docs/generate_reference.py"
 
 
 @pytest.fixture(scope="module")
-def generator():
+def generator() -> dict[str, Any]:
     return runpy.run_path(str(ROOT / "docs" / "generate_reference.py"))
 
 
 @pytest.fixture
-def installed(holdfast_server):
+def installed(holdfast_server: str) -> Iterator[psycopg.Connection[Any]]:
     """A database with the schema as it is installed; the tests' own has another clock."""
     from holdfast import schema
 
@@ -30,15 +32,17 @@ def installed(holdfast_server):
             server.execute("drop database holdfast_reference with (force)")
 
 
-def test_the_page_of_sql_functions_is_up_to_date(generator, installed):
+def test_the_page_of_sql_functions_is_up_to_date(
+    generator: dict[str, Any], installed: psycopg.Connection[Any]
+) -> None:
     assert (ROOT / "docs/reference/sql.md").read_text() == generator["sql_page"](installed), ADVICE
 
 
-def test_the_page_of_commands_is_up_to_date(generator):
+def test_the_page_of_commands_is_up_to_date(generator: dict[str, Any]) -> None:
     assert (ROOT / "docs/reference/cli.md").read_text() == generator["cli_page"](), ADVICE
 
 
-def test_every_function_that_python_calls_has_its_place_on_the_page(generator):
+def test_every_function_that_python_calls_has_its_place_on_the_page(generator: dict[str, Any]) -> None:
     from holdfast.values import call
 
     placed = {name for names in generator["GROUPS"].values() for name in names.split()}

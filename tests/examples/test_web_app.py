@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def site(holdfast_dsn, request):
+def site(holdfast_dsn: str, request: pytest.FixtureRequest) -> Iterator[str]:
     """The app, served; a page of a film takes so many seconds."""
     port = free_port()
     process = subprocess.Popen(
@@ -62,7 +63,7 @@ def site(holdfast_dsn, request):
 
 
 @pytest.fixture
-def page():
+def page() -> Iterator[Page]:
     with sync_playwright() as play:
         # As root, a container has no other way than without its sandbox.
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -83,7 +84,7 @@ def begin(page: Page, site: str, *, pages: int) -> None:
     page.get_by_role("button", name="Render").click()
 
 
-def test_a_film_is_rendered_before_ones_eyes(page, site, tmp_path):
+def test_a_film_is_rendered_before_ones_eyes(page: Page, site: str, tmp_path: Path) -> None:
     begin(page, site, pages=40)
     expect(page.get_by_role("heading", name="The Sea <& the Stars>")).to_be_visible()
     expect(page.locator("#stage")).to_have_text("rendering")
@@ -102,7 +103,7 @@ def test_a_film_is_rendered_before_ones_eyes(page, site, tmp_path):
     expect(page.locator("#state")).to_have_text("completed")
 
 
-def test_a_film_can_be_called_off(page, site):
+def test_a_film_can_be_called_off(page: Page, site: str) -> None:
     begin(page, site, pages=1000)
     expect(page.locator("#stage")).to_have_text("rendering")
     page.get_by_role("button", name="Cancel").click()
@@ -110,7 +111,7 @@ def test_a_film_can_be_called_off(page, site):
     expect(page.locator("#cancel")).to_be_disabled()
 
 
-def test_what_is_not_there_or_not_right_is_told(page, site):
+def test_what_is_not_there_or_not_right_is_told(page: Page, site: str) -> None:
     answer = page.request.get(f"{site}/films/01890a5d-ac96-774b-bcce-b302099a8057/progress")
     assert answer.status == 404
     assert page.request.get(f"{site}/films/x").status == 404

@@ -116,7 +116,7 @@ def slow_beats() -> None:
         await asyncio.sleep(0.3)
         await beat(self)
 
-    keeper.Keeper._beat = slow_beat
+    keeper.Keeper._beat = slow_beat  # type: ignore[method-assign]
 
 
 def main() -> None:

@@ -1,17 +1,17 @@
 """Fixtures for tests in which something breaks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.process import Process
+from tests.faults.process import Process, StartProcess
 from tests.faults.proxy import Proxy
 
 
 @pytest.fixture
-def crew(holdfast_dsn: str) -> Iterator[Callable[..., Process]]:
+def crew(holdfast_dsn: str) -> Iterator[StartProcess]:
     """`crew(concurrency=5)`: another worker process; all are gone after the test."""
     started: list[Process] = []
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,6 @@ class Process:
         self.wait()
         assert self._process.stdout
         self._process.stdout.close()
+
+
+StartProcess = Callable[..., Process]

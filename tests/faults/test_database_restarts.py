@@ -6,13 +6,16 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from holdfast import DatabaseUnavailable, Holdfast, HoldfastError, embedded
 from holdfast.testing.homes import temporary_home
+from tests.fixtures import StartWorker, Until
+from tests.waiting import Told
 
 LEASE = 1.5
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}  # the machine stays up: what is written is written
@@ -37,7 +40,7 @@ class Database:
         for share in self._shares:
             share.stop()
 
-    def ask(self, question: str) -> list[tuple]:
+    def ask(self, question: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             return connection.execute(question).fetchall()
 
@@ -61,7 +64,7 @@ class Producer:
     """Enqueues one job after another; each is enqueued for sure, whatever happens in between."""
 
     def __init__(self, holdfast: Holdfast) -> None:
-        self.ids: set = set()
+        self.ids: set[UUID] = set()
         self._holdfast = holdfast
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._produce)
@@ -80,14 +83,16 @@ class Producer:
                     break
             self.ids.add(chosen)
 
-    def stop(self) -> set:
+    def stop(self) -> set[UUID]:
         self._stop.set()
         self._thread.join()
         return self.ids
 
 
-def test_restarts_under_load_lose_nothing_and_nobody(hf: Holdfast, database: Database, work, told, until):
-    ran = []
+def test_restarts_under_load_lose_nothing_and_nobody(
+    hf: Holdfast, database: Database, work: StartWorker, told: Told, until: Until
+) -> None:
+    ran: list[int] = []
 
     @hf.task(name="work")
     async def handler() -> None:
@@ -118,8 +123,13 @@ def test_restarts_under_load_lose_nothing_and_nobody(hf: Holdfast, database: Dat
 
 
 def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(
-    hf: Holdfast, database: Database, work, told, until, caplog
-):
+    hf: Holdfast,
+    database: Database,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     @hf.task(name="work")
     async def handler() -> None: ...
 
@@ -136,12 +146,14 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(
         # A report finds its connection broken only now, and that is no news.
         job = hf.enqueue("work")
         until(lambda job=job: job.refresh().state == "completed", timeout=30)
-        assert [record.event for record in caplog.records] == ["database.lost", "database.back"]
+        assert [vars(record)["event"] for record in caplog.records] == ["database.lost", "database.back"]
         assert len(told.named("database.lost")) == lost + 1
         assert re.fullmatch(r"database.back worker=\S+ after=\d+\.\ds", caplog.messages[-1])
 
 
-def test_a_single_connection_that_was_ended_is_soon_back(hf: Holdfast, database, work, told, caplog):
+def test_a_single_connection_that_was_ended_is_soon_back(
+    hf: Holdfast, database: Database, work: StartWorker, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
     hf.task(name="work")(lambda: None)
     caplog.set_level("INFO", "holdfast")
     work(lease_time=60)
@@ -150,12 +162,12 @@ def test_a_single_connection_that_was_ended_is_soon_back(hf: Holdfast, database,
         "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'"
     )
     told.wait_for("database.back")
-    assert [record.event for record in caplog.records] == ["database.lost", "database.back"]
+    assert [vars(record)["event"] for record in caplog.records] == ["database.lost", "database.back"]
 
 
 def test_an_outage_longer_than_the_lease_declares_nobody_dead(
-    hf: Holdfast, database: Database, work, told, until
-):
+    hf: Holdfast, database: Database, work: StartWorker, told: Told, until: Until
+) -> None:
     gate = threading.Event()
 
     @hf.task(name="work")

@@ -4,11 +4,15 @@ import signal
 from pathlib import Path
 
 from holdfast import Holdfast
+from tests.faults.process import StartProcess
+from tests.fixtures import Until
 
 LEASE = 2.0
 
 
-def test_kill_9_after_step_3_of_5(hf: Holdfast, crew, gate: Path, tmp_path: Path, until):
+def test_kill_9_after_step_3_of_5(
+    hf: Holdfast, crew: StartProcess, gate: Path, tmp_path: Path, until: Until
+) -> None:
     log = tmp_path / "log"
     crew(queues=["elsewhere"], lease_time=LEASE)  # only sees who dies
     victim = crew(lease_time=LEASE)

@@ -3,25 +3,30 @@
 import signal
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from holdfast import Holdfast, JobState
 from holdfast.task import named_job
-from tests.faults.process import Process
+from holdfast.testing import Clock
+from tests.faults.process import Process, StartProcess
+from tests.fixtures import Ask, Counts, Until
 
 LEASE = 2.0
 SESSIONS = "select from pg_stat_activity where datname = current_database() and application_name = %s"
 
 
 @pytest.fixture
-def watcher(crew):
+def watcher(crew: StartProcess) -> Process:
     """A live worker that serves another queue: it only sees who dies."""
     return crew(queues=["elsewhere"], lease_time=LEASE)
 
 
-def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path, ask, until, counts):
+def test_kill_9_in_the_middle_of_a_batch(
+    hf: Holdfast, crew: StartProcess, watcher: Process, gate: Path, ask: Ask, until: Until, counts: Counts
+) -> None:
     victim = crew(concurrency=5, lease_time=LEASE, longest_wait=60)
     for _ in range(3):
         hf.enqueue("noop")
@@ -38,7 +43,7 @@ def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path
     claimed = {row[0] for row in ask("select id from holdfast.job where state = 'claimed'")}
     assert len(started) == 5 < len(claimed)
     until(lambda: set(counts()) == {"completed", "pending"}, say=counts)
-    attempts = dict(ask("select id, attempt from holdfast.job"))
+    attempts: dict[Any, int] = dict(ask("select id, attempt from holdfast.job"))
     assert {attempts[job] for job in claimed} == {0}
     assert {job for (job,) in ask("select job_id from holdfast.death")} == started
 
@@ -50,8 +55,8 @@ def test_kill_9_in_the_middle_of_a_batch(hf: Holdfast, crew, watcher, gate: Path
 
 
 def test_with_100_000_jobs_waiting_those_of_a_dead_worker_are_back_in_time_and_go_first(
-    hf: Holdfast, crew, watcher, gate: Path, ask, until, counts
-):
+    hf: Holdfast, crew: StartProcess, watcher: Process, gate: Path, ask: Ask, until: Until, counts: Counts
+) -> None:
     victim = crew(concurrency=20, lease_time=LEASE)
     hf.enqueue_many(named_job("hold", {"gate": str(gate)}) for _ in range(20))
     until(lambda: counts() == {"running": 20}, say=counts)
@@ -63,7 +68,8 @@ def test_with_100_000_jobs_waiting_those_of_a_dead_worker_are_back_in_time_and_g
     assert len(lost) >= 20
     until(lambda: not {"claimed", "running"} & set(counts()), say=counts)
 
-    consumer, order = uuid4(), []
+    consumer = uuid4()
+    order: list[Any] = []
     while len(order) < len(lost):
         taken = ask("select id, lease from holdfast.claim(worker => %s)", consumer)
         order += [job for job, _ in taken]
@@ -76,8 +82,15 @@ def test_with_100_000_jobs_waiting_those_of_a_dead_worker_are_back_in_time_and_g
 
 @pytest.mark.parametrize(("concurrency", "others", "attempts"), [(201, 200, 2), (1, 5, 1)])
 def test_a_job_that_kills_its_process_dies_alone(
-    hf: Holdfast, crew, ask, until, counts, concurrency, others, attempts
-):
+    hf: Holdfast,
+    crew: StartProcess,
+    ask: Ask,
+    until: Until,
+    counts: Counts,
+    concurrency: int,
+    others: int,
+    attempts: int,
+) -> None:
     crew(queues=["elsewhere"], lease_time=1)
     poison, *rest = hf.enqueue_many(
         [named_job("poison", max_attempts=attempts), *(named_job("noop") for _ in range(others))]
@@ -87,7 +100,7 @@ def test_a_job_that_kills_its_process_dies_alone(
         assert worker.wait() == -signal.SIGKILL
         until(lambda: not {"claimed", "running"} & set(counts()), say=counts)
     assert (poison.refresh().state, poison.refresh().attempt) == (JobState.DEAD, attempts)
-    assert "died or was cut off" in poison.refresh().last_error
+    assert "died or was cut off" in (poison.refresh().last_error or "")
     errors = poison.errors()
     assert [error.attempt for error in errors] == [*range(1, attempts + 1)]
     assert all("died or was cut off while it ran this job" in error.error for error in errors)
@@ -99,8 +112,8 @@ def test_a_job_that_kills_its_process_dies_alone(
 
 
 def test_a_job_that_kills_its_process_late_costs_its_neighbours_nothing(
-    hf: Holdfast, crew, gate: Path, tmp_path: Path, ask, until, counts
-):
+    hf: Holdfast, crew: StartProcess, gate: Path, tmp_path: Path, ask: Ask, until: Until, counts: Counts
+) -> None:
     """All of them were seen at work when the process died, as when it runs out of memory."""
     fuse = tmp_path / "fuse"
     crew(queues=["elsewhere"], lease_time=1)
@@ -125,8 +138,15 @@ def test_a_job_that_kills_its_process_late_costs_its_neighbours_nothing(
 
 
 def test_a_suspect_that_kills_later_than_any_other_would_start_kills_alone(
-    hf: Holdfast, crew, gate: Path, tmp_path: Path, ask, until, counts, clock
-):
+    hf: Holdfast,
+    crew: StartProcess,
+    gate: Path,
+    tmp_path: Path,
+    ask: Ask,
+    until: Until,
+    counts: Counts,
+    clock: Clock,
+) -> None:
     fuse = tmp_path / "fuse"
     poison, *others = hf.enqueue_many(
         [
@@ -160,7 +180,9 @@ def test_a_suspect_that_kills_later_than_any_other_would_start_kills_alone(
     assert {(job.refresh().attempt, len(job.errors())) for job in others} == {(1, 0)}
 
 
-def test_others_do_not_wait_for_a_job_that_kills_its_worker(hf: Holdfast, crew, ask, until, counts):
+def test_others_do_not_wait_for_a_job_that_kills_its_worker(
+    hf: Holdfast, crew: StartProcess, ask: Ask, until: Until, counts: Counts
+) -> None:
     workers = [crew(lease_time=1) for _ in range(3)]
     poison, *others = hf.enqueue_many(
         [named_job("poison", max_attempts=2), *(named_job("noop") for _ in range(200))]
@@ -173,12 +195,14 @@ def test_others_do_not_wait_for_a_job_that_kills_its_worker(hf: Holdfast, crew, 
     until(is_dead, timeout=30, say=counts)
     ends = [job.refresh() for job in others]
     assert {(end.state, end.attempt) for end in ends} == {(JobState.COMPLETED, 1)}
-    assert max(end.finished_at for end in ends) < poison.refresh().finished_at
+    finished = poison.refresh().finished_at
+    assert finished
+    assert all(end.finished_at and end.finished_at < finished for end in ends)
 
 
 def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(
-    hf: Holdfast, crew, watcher, gate: Path, ask, until, counts
-):
+    hf: Holdfast, crew: StartProcess, watcher: Process, gate: Path, ask: Ask, until: Until, counts: Counts
+) -> None:
     sleeper = crew(concurrency=10, lease_time=LEASE, longest_wait=60, slow_beats=True)
     hf.enqueue_many(named_job("noop") for _ in range(2000))
     until(lambda: counts() == {"completed": 2000}, say=counts)
@@ -197,7 +221,7 @@ def test_a_stopped_worker_that_comes_back_late_is_refused_and_begins_anew(
     assert len(sleeper.told.named("worker.lost")) == 1
     # Nobody else serves this queue: what it lost, it now does under its new registration.
     until(lambda: counts() == {"completed": 2040}, say=counts)
-    attempts = dict(
+    attempts: dict[Any, int] = dict(
         ask("select attempt, count(*) from holdfast.finished where task = 'hold' group by attempt")
     )
     assert attempts == {1: 40}

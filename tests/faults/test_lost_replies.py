@@ -1,21 +1,26 @@
 """The database did it, but its answer was lost: nothing stays held, nothing happens twice."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from holdfast import Context, DatabaseUnavailable, Holdfast, JobState
+from tests.faults.proxy import Proxy
+from tests.fixtures import Ask, Counts, StartWorker, Until
+from tests.waiting import Told
 
 NEEDLE = "a needle in the answer"
 
 
 @pytest.fixture
-def far(proxy):
+def far(proxy: Proxy) -> Iterator[Holdfast]:
     """A Holdfast whose connections all lead through the proxy."""
     with Holdfast(proxy.dsn) as far:
         yield far
 
 
 @pytest.fixture
-def ran(far: Holdfast):
+def ran(far: Holdfast) -> list[tuple[int, int]]:
     """The attempts of which a handler was begun."""
     ran: list[tuple[int, int]] = []
 
@@ -41,7 +46,16 @@ def is_of_a_finish(purpose: str, answer: bytes) -> bool:
     return purpose == "finisher" and b"SELECT 0\0" in answer
 
 
-def test_a_claim_whose_answer_was_lost_is_asked_for_again(far, ran, proxy, work, told, until, counts, ask):
+def test_a_claim_whose_answer_was_lost_is_asked_for_again(
+    far: Holdfast,
+    ran: list[tuple[int, int]],
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    counts: Counts,
+    ask: Ask,
+) -> None:
     work(far)
     proxy.swallow(has_the_needle)
     far.enqueue_many(far.tasks.get("note").call(number, NEEDLE) for number in range(15))
@@ -52,7 +66,15 @@ def test_a_claim_whose_answer_was_lost_is_asked_for_again(far, ran, proxy, work,
     assert ask("select distinct attempt from holdfast.finished") == [(1,)]
 
 
-def test_a_claim_that_cannot_even_be_asked_for_is_given_back(far, ran, proxy, work, told, until, counts):
+def test_a_claim_that_cannot_even_be_asked_for_is_given_back(
+    far: Holdfast,
+    ran: list[tuple[int, int]],
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    counts: Counts,
+) -> None:
     work(far, lease_time=2, poll_interval=60)
     proxy.swallow(has_the_needle, times=2)
     far.enqueue_many(far.tasks.get("note").call(number, NEEDLE) for number in range(15))
@@ -62,7 +84,16 @@ def test_a_claim_that_cannot_even_be_asked_for_is_given_back(far, ran, proxy, wo
     assert sorted(ran) == [(number, 1) for number in range(15)]
 
 
-def test_a_finish_whose_answer_was_lost_is_reported_once(far, ran, proxy, work, told, until, counts, ask):
+def test_a_finish_whose_answer_was_lost_is_reported_once(
+    far: Holdfast,
+    ran: list[tuple[int, int]],
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    counts: Counts,
+    ask: Ask,
+) -> None:
     work(far)
     proxy.swallow(is_of_a_finish)
     far.enqueue_many(far.tasks.get("note").call(number, "done") for number in range(15))
@@ -77,7 +108,15 @@ def test_a_finish_whose_answer_was_lost_is_reported_once(far, ran, proxy, work, 
     assert told.named("report.refused") == []
 
 
-def test_a_failure_whose_answer_was_lost_is_counted_once(far, ran, proxy, work, told, until, ask):
+def test_a_failure_whose_answer_was_lost_is_counted_once(
+    far: Holdfast,
+    ran: list[tuple[int, int]],
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    ask: Ask,
+) -> None:
     work(far)
     proxy.swallow(is_of_a_finish)
     job = far.tasks.get("fail").enqueue()
@@ -90,7 +129,15 @@ def test_a_failure_whose_answer_was_lost_is_counted_once(far, ran, proxy, work, 
     assert told.named("report.refused") == []
 
 
-def test_connections_that_are_cut_again_and_again_lose_nothing(far, ran, proxy, work, until, counts, ask):
+def test_connections_that_are_cut_again_and_again_lose_nothing(
+    far: Holdfast,
+    ran: list[tuple[int, int]],
+    proxy: Proxy,
+    work: StartWorker,
+    until: Until,
+    counts: Counts,
+    ask: Ask,
+) -> None:
     work(far, concurrency=5)
     for batch in range(10):
         far.enqueue_many(far.tasks.get("note").call(batch * 100 + number, "done") for number in range(100))
@@ -101,7 +148,9 @@ def test_connections_that_are_cut_again_and_again_lose_nothing(far, ran, proxy, 
     assert len({number for number, _ in ran}) == 1000
 
 
-def test_an_enqueue_whose_answer_was_lost_is_told_and_not_repeated(far, proxy, ask):
+def test_an_enqueue_whose_answer_was_lost_is_told_and_not_repeated(
+    far: Holdfast, proxy: Proxy, ask: Ask
+) -> None:
     far.enqueue("before")
     proxy.swallow(lambda purpose, _: not purpose)
     with pytest.raises(DatabaseUnavailable):

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, JobState
+from tests.faults.process import StartProcess
+from tests.fixtures import Until
 from tests.waiting import PATIENCE
 
 
@@ -46,7 +48,9 @@ def pipe(tmp_path: Path) -> Iterator[Pipe]:
 
 
 @pytest.mark.parametrize("how", ["waits", "burns"])
-def test_children_do_not_outlive_a_worker_that_was_killed(hf: Holdfast, crew, pipe: Pipe, how):
+def test_children_do_not_outlive_a_worker_that_was_killed(
+    hf: Holdfast, crew: StartProcess, pipe: Pipe, how: str
+) -> None:
     worker = crew(concurrency=3, max_isolated=3)
     for _ in range(3):
         hf.enqueue("alone", {"pipe": pipe.path, "how": how})
@@ -57,7 +61,9 @@ def test_children_do_not_outlive_a_worker_that_was_killed(hf: Holdfast, crew, pi
     assert pipe.has_ended()
 
 
-def test_nor_if_a_fork_of_the_worker_goes_on(hf: Holdfast, crew, pipe: Pipe, tmp_path: Path, until):
+def test_nor_if_a_fork_of_the_worker_goes_on(
+    hf: Holdfast, crew: StartProcess, pipe: Pipe, tmp_path: Path, until: Until
+) -> None:
     os.mkfifo(gate := tmp_path / "gate")
     worker = crew(concurrency=2)
     hf.enqueue("alone", {"pipe": pipe.path, "how": "waits"})

@@ -1,18 +1,25 @@
 """A connection that neither answers nor breaks is noticed by its deadline, and replaced."""
 
 import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, JobState
+from holdfast import Holdfast, Job, JobState
 from holdfast.worker import claimer, runtime
+from tests.faults.proxy import Proxy
+from tests.fixtures import Ask, StartWorker, Until
+from tests.waiting import Told
+
+Noop = Callable[[], Job[Any]]
 
 ASLEEP = "select asleep from holdfast.worker where lost_at is null and left_at is null"
 
 
 @pytest.fixture
-def far(proxy):
+def far(proxy: Proxy) -> Iterator[Holdfast]:
     with Holdfast(proxy.dsn) as far:
 
         @far.task(name="noop")
@@ -22,18 +29,26 @@ def far(proxy):
 
 
 @pytest.fixture
-def quick_deadlines(monkeypatch):
+def quick_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "DEADLINES", (0.5, 0.5))
     monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
     monkeypatch.setattr(claimer, "CHECK_SECONDS", 0.3)
 
 
 @pytest.fixture
-def noop(hf: Holdfast):
+def noop(hf: Holdfast) -> Noop:
     return lambda: hf.enqueue("noop")
 
 
-def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, quick_deadlines):
+def test_a_silent_connection_is_replaced(
+    far: Holdfast,
+    noop: Noop,
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    quick_deadlines: None,
+) -> None:
     work(far)
     # The silence may meet a claim, or the word that the worker sleeps.
     noticed = {"claimer": {"claim.failed", "claimer.failed"}, "finisher": {"finisher.failed"}}
@@ -47,7 +62,16 @@ def test_a_silent_connection_is_replaced(far, noop, proxy, work, told, until, qu
         assert job.refresh().attempt == 1
 
 
-def test_a_lost_line_for_notifications_is_restored(far, noop, proxy, work, told, until, ask, quick_deadlines):
+def test_a_lost_line_for_notifications_is_restored(
+    far: Holdfast,
+    noop: Noop,
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    ask: Ask,
+    quick_deadlines: None,
+) -> None:
     work(far, poll_interval=60)
     for number, breaks in enumerate([proxy.cut, proxy.silence], start=1):
         first = noop()  # by which the line shows that it stands: one that is being made is not yet lost
@@ -59,23 +83,42 @@ def test_a_lost_line_for_notifications_is_restored(far, noop, proxy, work, told,
     for _ in range(3):
         job = noop()
         until(lambda job=job: job.refresh().state is JobState.COMPLETED)
-        assert job.refresh().claimed_at - job.refresh().created_at < timedelta(seconds=1)
+        done = job.refresh()
+        assert done.claimed_at
+        assert done.claimed_at - done.created_at < timedelta(seconds=1)
 
 
-def test_after_a_cut_a_job_is_heard_of_at_once(far, noop, proxy, work, until, ask, monkeypatch):
+def test_after_a_cut_a_job_is_heard_of_at_once(
+    far: Holdfast,
+    noop: Noop,
+    proxy: Proxy,
+    work: StartWorker,
+    until: Until,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(claimer, "CHECK_SECONDS", 60)
     work(far, poll_interval=60)
     for number in range(1, 4):
         until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
         job = noop()
         until(lambda job=job: job.refresh().state is JobState.COMPLETED)
-        assert job.refresh().claimed_at - job.refresh().created_at < timedelta(seconds=1)
+        done = job.refresh()
+        assert done.claimed_at
+        assert done.claimed_at - done.created_at < timedelta(seconds=1)
         proxy.cut("claimer")
 
 
 def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
-    hf, far, noop, proxy, work, told, until, ask
-):
+    hf: Holdfast,
+    far: Holdfast,
+    noop: Noop,
+    proxy: Proxy,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    ask: Ask,
+) -> None:
     work(hf, lease_time=3)  # somebody watches
     worker = work(far, lease_time=3)
     until(lambda: proxy.lines("keeper"))
@@ -92,7 +135,9 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
     worker.end()
 
 
-def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(far, noop, proxy, work, until, monkeypatch):
+def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(
+    far: Holdfast, noop: Noop, proxy: Proxy, work: StartWorker, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime, "DEREGISTER_SECONDS", 0.5)
     worker = work(far)
     first = noop()

@@ -95,9 +95,11 @@ def lose_commits_of_handlers(arena: Arena) -> None:
 def lose_commits_of_the_producer(arena: Arena) -> None:
     """Its jobs are there, and it is not told: of a transaction, and of calls that are one by themselves."""
     for command in (b"COMMIT", b"SELECT 1") * 5:
-        arena.lose(
-            lambda of, data, command=command: of == "producer" and command in data and data.endswith(READY)
-        )
+
+        def ends(of: str, data: bytes, command: bytes = command) -> bool:
+            return of == "producer" and command in data and data.endswith(READY)
+
+        arena.lose(ends)
 
 
 def open_cancel(arena: Arena) -> None:

@@ -73,24 +73,22 @@ class Producer(threading.Thread):
     def _job(self) -> tuple[str, dict[str, Any]]:
         chance = self._chance
         (seconds,) = chance.choices([0, 0.01, 0.3, LONGEST], weights=[50, 25, 20, 5])
-        return chance.choices(
-            [
-                ("noop", {}),
-                ("slow", {"seconds": seconds}),
-                ("thread", {"seconds": seconds}),
-                ("flaky", {"seconds": seconds, "failures": chance.randint(1, 2)}),
-                ("snooze", {}),
-                ("effect", {"seconds": seconds}),
-                ("aeffect", {"seconds": seconds}),
-                ("once", {"seconds": seconds}),
-                (
-                    "process",
-                    {
-                        "seconds": chance.choice([0, 0.3]),
-                        "dies": chance.choice(["never", "never", "before", "after"]),
-                    },
-                ),
-                ("poison", {}),
-            ],
-            weights=[40, 8, 8, 10, 4, 10, 10, 8, 1.8, 0.2],
-        )[0]
+        kinds: list[tuple[str, dict[str, Any]]] = [
+            ("noop", {}),
+            ("slow", {"seconds": seconds}),
+            ("thread", {"seconds": seconds}),
+            ("flaky", {"seconds": seconds, "failures": chance.randint(1, 2)}),
+            ("snooze", {}),
+            ("effect", {"seconds": seconds}),
+            ("aeffect", {"seconds": seconds}),
+            ("once", {"seconds": seconds}),
+            (
+                "process",
+                {
+                    "seconds": chance.choice([0, 0.3]),
+                    "dies": chance.choice(["never", "never", "before", "after"]),
+                },
+            ),
+            ("poison", {}),
+        ]
+        return chance.choices(kinds, weights=[40, 8, 8, 10, 4, 10, 10, 8, 1.8, 0.2])[0]

@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -84,17 +85,17 @@ WRITTEN_BY_HAND = {
 
 
 @pytest.fixture(scope="module")
-def namespaces():
+def namespaces() -> dict[str, type[Any]]:
     with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
         names = [name for name, value in vars(Holdfast).items() if type(value).__name__ == "_namespace"]
         return {name: type(getattr(holdfast, name)) for name in names}
 
 
-def operations_of(kind: type) -> dict[str, operation]:
+def operations_of(kind: type[Any]) -> dict[str, operation[Any, Any, Any]]:
     return {name: value for name, value in vars(kind).items() if isinstance(value, operation)}
 
 
-def test_every_operation_has_a_twin(namespaces):
+def test_every_operation_has_a_twin(namespaces: dict[str, type[Any]]) -> None:
     for kind in [*namespaces.values(), Job, Holdfast]:
         for name, original in operations_of(kind).items():
             derived = vars(kind).get(f"a{name}")
@@ -102,22 +103,22 @@ def test_every_operation_has_a_twin(namespaces):
             assert derived.original is original, f"{kind.__name__}.a{name} is the twin of something else"
 
 
-def test_every_operation_has_a_docstring(namespaces):
+def test_every_operation_has_a_docstring(namespaces: dict[str, type[Any]]) -> None:
     for kind in [*namespaces.values(), Job, Holdfast]:
         assert [name for name, it in operations_of(kind).items() if not it.__doc__] == []
 
 
-def test_every_operation_has_a_command(namespaces):
+def test_every_operation_has_a_command(namespaces: dict[str, type[Any]]) -> None:
     names = {f"{noun}.{name}" for noun, kind in namespaces.items() for name in operations_of(kind)}
     assert names == COMMANDS.keys(), "name its command in this test"
     for name, command in COMMANDS.items():
-        found = root
+        found: Any = root
         for word in command.split():
             found = found.get_command(click.Context(found), word)
             assert found is not None, f"{name}: there is no command {command!r}"
 
 
-def test_every_operation_has_a_line_in_the_documentation(namespaces):
+def test_every_operation_has_a_line_in_the_documentation(namespaces: dict[str, type[Any]]) -> None:
     text = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
     missing = [
         f"hf.{noun}.{name}"
@@ -128,7 +129,7 @@ def test_every_operation_has_a_line_in_the_documentation(namespaces):
     assert missing == []
 
 
-def test_no_sync_and_async_pair_is_written_by_hand(namespaces):
+def test_no_sync_and_async_pair_is_written_by_hand(namespaces: dict[str, type[Any]]) -> None:
     written = {
         f"{kind.__name__}.{name}"
         for kind in [*namespaces.values(), Job, Holdfast, Task]
@@ -141,13 +142,13 @@ def test_no_sync_and_async_pair_is_written_by_hand(namespaces):
     assert written == WRITTEN_BY_HAND
 
 
-def test_the_client_has_at_most_thirty_public_names():
+def test_the_client_has_at_most_thirty_public_names() -> None:
     with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
         public = [name for name in {*dir(Holdfast), *vars(holdfast)} if not name.startswith("_")]
     assert len(public) <= 30, sorted(public)
 
 
-def test_every_moved_method_is_answered_with_one_that_exists(namespaces):
+def test_every_moved_method_is_answered_with_one_that_exists(namespaces: dict[str, type[Any]]) -> None:
     with Holdfast("postgresql://nobody@127.0.0.1:1/nowhere") as holdfast:
         for old, line in MOVED.items():
             found = holdfast
@@ -160,14 +161,14 @@ def test_every_moved_method_is_answered_with_one_that_exists(namespaces):
                     getattr(holdfast, old)
                 assert refusal.value.hint == f"Write hf.{line}."
         with pytest.raises(UnknownMethod, match=r"Write await hf\.dead\.areplay_many\(…\)"):
-            _ = holdfast.areplay
+            _ = holdfast.areplay  # type: ignore[attr-defined]
         with pytest.raises(UnknownMethod, match=r"Write await hf\.jobs\.alist\(…\)"):
-            _ = holdfast.ajobs
+            _ = holdfast.ajobs  # type: ignore[attr-defined]
         with pytest.raises(UnknownMethod, match=r"Write hf\.jobs\.list\(…\)"):
-            holdfast.jobs(limit=5)
+            holdfast.jobs(limit=5)  # type: ignore[operator]
 
 
-def test_the_options_of_a_worker_are_typed():
+def test_the_options_of_a_worker_are_typed() -> None:
     parameters = inspect.signature(Worker).parameters.values()
     options = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     assert WorkerKeywords.__annotations__.keys() == options

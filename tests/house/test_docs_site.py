@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     subprocess.run([sys.executable, SCRIPT, "--into", folder], check=True, capture_output=True)
     return folder
@@ -61,7 +61,7 @@ def requests_of(file: Path) -> list[str]:
     return page.found
 
 
-def test_no_page_or_style_sheet_requests_anything_from_another_host(built):
+def test_no_page_or_style_sheet_requests_anything_from_another_host(built: Path) -> None:
     files = [file for file in (built / "site").rglob("*") if file.suffix in {".html", ".css", ".svg"}]
     requests = {request for file in files for request in requests_of(file)}
     assert any(request.endswith(".css") for request in requests)
@@ -69,7 +69,7 @@ def test_no_page_or_style_sheet_requests_anything_from_another_host(built):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="THERE IS NO CHROMIUM HERE, so no page was opened")
-def test_the_search_works_from_disk_and_requests_no_other_host(built):
+def test_the_search_works_from_disk_and_requests_no_other_host(built: Path) -> None:
     with sync_playwright() as play:
         # As root, a container has no other way than without its sandbox.
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -86,7 +86,7 @@ def test_the_search_works_from_disk_and_requests_no_other_host(built):
     assert [url for url in requested if not url.startswith("file:")] == []
 
 
-def test_a_link_to_a_missing_file_is_refused():
+def test_a_link_to_a_missing_file_is_refused() -> None:
     script = runpy.run_path(str(SCRIPT))
     page = HOUSE / "docs" / "guides" / "retries.md"
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_a_link_to_a_missing_file_is_refused():
         script["relinked"](page, "# A page\n[a link](../nowhere.md#anchor)")
 
 
-def test_a_link_to_a_missing_anchor_is_refused(built, tmp_path):
+def test_a_link_to_a_missing_anchor_is_refused(built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, tmp_path, dirs_exist_ok=True)
     with (tmp_path / "pages" / "tutorial.md").open("a") as page:
         page.write("\n[a link](concepts/jobs.md#nowhere)\n")
@@ -105,7 +105,7 @@ def test_a_link_to_a_missing_anchor_is_refused(built, tmp_path):
     assert "anchor does not exist" in done.stderr
 
 
-def test_every_page_is_in_the_navigation(built):
+def test_every_page_is_in_the_navigation(built: Path) -> None:
     navigation = tomllib.loads((built / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
     docs = HOUSE / "docs"
     pages = {str(page.relative_to(docs)) for page in docs.rglob("*.md")}

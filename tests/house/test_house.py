@@ -33,7 +33,7 @@ def _texts(file: Path) -> Iterator[str]:
             yield node.value
 
 
-def test_no_sql_statement_stands_outside_the_database_layer():
+def test_no_sql_statement_stands_outside_the_database_layer() -> None:
     found = [
         f"{file.relative_to(SOURCE)}: {text[:80]}"
         for file in SOURCE.rglob("*.py")
@@ -44,11 +44,11 @@ def test_no_sql_statement_stands_outside_the_database_layer():
     assert found == []
 
 
-def test_the_search_for_statements_finds_them_where_they_are():
+def test_the_search_for_statements_finds_them_where_they_are() -> None:
     assert any(STATEMENT.search(text) for text in _texts(SOURCE / "database" / "session.py"))
 
 
-def test_importing_holdfast_loads_neither_the_command_line_nor_a_web_server():
+def test_importing_holdfast_loads_neither_the_command_line_nor_a_web_server() -> None:
     code = "import sys, holdfast; print(*sorted(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -66,13 +66,13 @@ def test_importing_holdfast_loads_neither_the_command_line_nor_a_web_server():
     assert strangers.isdisjoint(loaded)
 
 
-def test_holdfast_can_be_imported_without_the_modules_that_windows_lacks():
+def test_holdfast_can_be_imported_without_the_modules_that_windows_lacks() -> None:
     code = "import sys; sys.modules |= dict.fromkeys(['fcntl', 'grp', 'pwd', 'resource', 'termios'])"
     for module in ("holdfast", "holdfast.cli", "holdfast.embedded"):
         subprocess.run([sys.executable, "-c", f"{code}; import {module}"], check=True)
 
 
-def test_nothing_names_this_machine_or_a_registry():
+def test_nothing_names_this_machine_or_a_registry() -> None:
     private = re.compile(r"(^|[^\w.])/(root|work)/|--(extra-)?index-url")
     files = [
         *(

@@ -308,20 +308,20 @@ def marked(file: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("part", CEILINGS)
-def test_a_part_is_written_in_plain_english(part):
+def test_a_part_is_written_in_plain_english(part: str) -> None:
     found = [sentence for file in files_of(part) for sentence in read(file)]
     share = 100 * sum(bool(marks(sentence)) for sentence in found) / len(found)
     assert share <= CEILINGS[part], "run: python tests/house/test_prose.py"
 
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
-def test_a_pattern_marks_a_bad_sentence_and_spares_a_good_one(pattern):
+def test_a_pattern_marks_a_bad_sentence_and_spares_a_good_one(pattern: Pattern) -> None:
     kind = pattern.only or "text"
     assert pattern.name in marks(Sentence(pattern.bad, 1, kind))
     assert marks(Sentence(pattern.good, 1, kind)) == []
 
 
-def test_sentences_are_found_with_their_lines():
+def test_sentences_are_found_with_their_lines() -> None:
     page = (
         "# A *title*\n\nOne `a. B`\nsentence. And\nanother one.\n\n"
         "```sh\nWho is code.\n```\n- an item, [linked](x.md)\n"

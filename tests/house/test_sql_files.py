@@ -18,7 +18,7 @@ def named(file: Path) -> str:
 
 
 @pytest.mark.parametrize("file", FILES, ids=named)
-def test_no_line_is_too_long(file):
+def test_no_line_is_too_long(file: Path) -> None:
     lines = file.read_text(encoding="utf-8").splitlines()
     long = [
         f"line {number}: {len(line)} columns"
@@ -29,7 +29,7 @@ def test_no_line_is_too_long(file):
 
 
 @pytest.mark.parametrize("file", FILES, ids=named)
-def test_a_long_body_has_its_reason_above_it(file):
+def test_a_long_body_has_its_reason_above_it(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     long = [
         found[1]

@@ -15,11 +15,11 @@ INTERNAL = {"check_inserted", "count_policy_change", "note_duty", "set_first_sta
 generated = runpy.run_path(str(HOUSE / "docs" / "generate_rights.py"))
 
 
-def test_the_rights_are_generated_from_the_lines_beside_the_functions():
+def test_the_rights_are_generated_from_the_lines_beside_the_functions() -> None:
     assert generated["FILE"].read_text(encoding="utf-8") == generated["rights_file"](), "Run make reference"
 
 
-def test_every_public_function_says_which_role_may_call_it():
+def test_every_public_function_says_which_role_may_call_it() -> None:
     texts = [file.read_text(encoding="utf-8") for file in FILES]
     public = {
         found[2]: found[1]

@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -16,23 +18,26 @@ from holdfast import (
     BadValue,
     Holdfast,
     IdConflict,
+    Job,
     JobNotFound,
     JobState,
+    NewJob,
     PayloadTooLarge,
     UnknownOption,
 )
 from holdfast.database.copy_in import BATCH_SIZE
+from tests.fixtures import Ask, AsyncTask, Counts
 
 
 @pytest.fixture
-def greet(hf: Holdfast):
+def greet(hf: Holdfast) -> AsyncTask[None]:
     @hf.task(name="greet", queue="mail", priority=120)
     async def greet(user_id: int, name: str = "you") -> None: ...
 
     return greet
 
 
-def exists(job) -> bool:
+def exists(job: Job[Any]) -> bool:
     try:
         return job.refresh().state is JobState.PENDING
     except JobNotFound:
@@ -43,13 +48,16 @@ def exists(job) -> bool:
 
 
 @pytest.mark.parametrize("through", ["connection", "cursor", "dict rows"])
-def test_a_job_exists_if_and_only_if_the_callers_transaction_commits(holdfast_dsn, greet, through):
+def test_a_job_exists_if_and_only_if_the_callers_transaction_commits(
+    holdfast_dsn: str, greet: AsyncTask[None], through: str
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
-        conn = {
+        ways: dict[str, Callable[[], Any]] = {
             "connection": lambda: connection,
             "cursor": connection.cursor,
             "dict rows": lambda: connection.cursor(row_factory=dict_row),
-        }[through]()
+        }
+        conn = ways[through]()
         job = greet.on(conn).enqueue(user_id=7)
         assert not exists(job)
         connection.rollback()
@@ -61,8 +69,10 @@ def test_a_job_exists_if_and_only_if_the_callers_transaction_commits(holdfast_ds
 
 
 @pytest.mark.parametrize("through", ["connection", "cursor"])
-def test_an_async_transaction_carries_a_job_as_well(holdfast_dsn, hf, greet, through):
-    async def main():
+def test_an_async_transaction_carries_a_job_as_well(
+    holdfast_dsn: str, hf: Holdfast, greet: AsyncTask[None], through: str
+) -> None:
+    async def main() -> list[bool]:
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
             conn = connection if through == "connection" else connection.cursor()
             lost = await greet.on(conn).aenqueue(user_id=7)
@@ -76,7 +86,9 @@ def test_an_async_transaction_carries_a_job_as_well(holdfast_dsn, hf, greet, thr
     assert asyncio.run(main()) == [False, True, True, True, True]
 
 
-def test_a_savepoint_that_is_rolled_back_takes_its_job_along(holdfast_dsn, greet):
+def test_a_savepoint_that_is_rolled_back_takes_its_job_along(
+    holdfast_dsn: str, greet: AsyncTask[None]
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
         kept = greet.on(connection).enqueue(user_id=1)
         with connection.transaction(force_rollback=True):
@@ -85,7 +97,9 @@ def test_a_savepoint_that_is_rolled_back_takes_its_job_along(holdfast_dsn, greet
     assert (exists(kept), exists(lost)) == (True, False)
 
 
-def test_a_refused_job_leaves_the_callers_connection_in_one_piece(holdfast_dsn, hf, greet):
+def test_a_refused_job_leaves_the_callers_connection_in_one_piece(
+    holdfast_dsn: str, hf: Holdfast, greet: AsyncTask[None]
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
         with connection.transaction():
             kept = greet.on(connection).enqueue(user_id=1)
@@ -94,15 +108,17 @@ def test_a_refused_job_leaves_the_callers_connection_in_one_piece(holdfast_dsn, 
         assert exists(kept)
 
 
-def test_what_is_no_connection_is_refused_by_name(greet):
+def test_what_is_no_connection_is_refused_by_name(greet: AsyncTask[None]) -> None:
     for conn in ["postgresql://me:hunter2@here/db", object(), 7]:
         with pytest.raises(BadValue, match="conn must be a psycopg Connection or Cursor") as refusal:
             greet.on(conn).enqueue(user_id=1)
         assert "hunter2" not in str(refusal.value)
 
 
-def test_an_async_connection_is_refused_by_the_sync_method(holdfast_dsn, hf, greet):
-    async def main():
+def test_an_async_connection_is_refused_by_the_sync_method(
+    holdfast_dsn: str, hf: Holdfast, greet: AsyncTask[None]
+) -> None:
+    async def main() -> None:
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as connection:
             with pytest.raises(BadValue, match="async ones go with the a… methods"):
                 greet.on(connection).enqueue(user_id=1)
@@ -115,7 +131,9 @@ def test_an_async_connection_is_refused_by_the_sync_method(holdfast_dsn, hf, gre
 # In copy_in.
 
 
-def test_more_than_one_call_carries_are_enqueued_in_order(hf, greet, ask):
+def test_more_than_one_call_carries_are_enqueued_in_order(
+    hf: Holdfast, greet: AsyncTask[None], ask: Ask
+) -> None:
     jobs = hf.enqueue_many(greet.call(user_id=i) for i in range(2 * BATCH_SIZE + 1))
     assert len({job.id for job in jobs}) == 2 * BATCH_SIZE + 1
     rows = ask("select id, (payload->>'user_id')::int from holdfast.job order by seq")
@@ -123,13 +141,19 @@ def test_more_than_one_call_carries_are_enqueued_in_order(hf, greet, ask):
     assert [row[1] for row in rows] == list(range(2 * BATCH_SIZE + 1))
 
 
-def some_then_a_bad_one(greet):
+def some_then_a_bad_one(greet: AsyncTask[None]) -> Iterator[NewJob]:
     yield from (greet.call(user_id=i) for i in range(BATCH_SIZE + 10))
     yield greet.call(user_id="seven")
 
 
 @pytest.mark.parametrize("autocommit", [None, True, False])
-def test_all_of_them_or_none(holdfast_dsn, hf, greet, counts, autocommit):
+def test_all_of_them_or_none(
+    holdfast_dsn: str,
+    hf: Holdfast,
+    greet: AsyncTask[None],
+    counts: Counts,
+    autocommit: bool | None,
+) -> None:
     if autocommit is None:
         with pytest.raises(BadArguments):
             hf.enqueue_many(some_then_a_bad_one(greet))
@@ -141,7 +165,9 @@ def test_all_of_them_or_none(holdfast_dsn, hf, greet, counts, autocommit):
     assert counts() == {}
 
 
-def test_all_of_them_or_none_when_the_database_refuses_one(hf, greet, counts):
+def test_all_of_them_or_none_when_the_database_refuses_one(
+    hf: Holdfast, greet: AsyncTask[None], counts: Counts
+) -> None:
     taken = uuid4()
     greet.options(id=taken).enqueue(user_id=1)
     with pytest.raises(IdConflict):
@@ -151,8 +177,8 @@ def test_all_of_them_or_none_when_the_database_refuses_one(hf, greet, counts):
     assert counts() == {"pending": 1}
 
 
-def test_all_of_them_or_none_async(hf, greet, counts):
-    async def main():
+def test_all_of_them_or_none_async(hf: Holdfast, greet: AsyncTask[None], counts: Counts) -> None:
+    async def main() -> int:
         with pytest.raises(BadArguments):
             await hf.aenqueue_many(some_then_a_bad_one(greet))
         jobs = await hf.aenqueue_many(greet.call(user_id=i) for i in range(BATCH_SIZE + 1))
@@ -163,21 +189,21 @@ def test_all_of_them_or_none_async(hf, greet, counts):
     assert counts() == {"pending": BATCH_SIZE + 1}
 
 
-def test_nothing_is_enqueued_from_nothing(hf, counts):
+def test_nothing_is_enqueued_from_nothing(hf: Holdfast, counts: Counts) -> None:
     assert hf.enqueue_many([]) == []
     assert counts() == {}
 
 
 # Refused. Nothing reaches the database, so one database serves each table of examples.
 
-WRONG_ARGUMENTS = [
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({}, "user_id"),
     ({"user_id": "seven"}, "user_id"),
     ({"user_id": 7, "name": 7}, "name"),
     ({"user_id": 7, "nmae": "Ann"}, "nmae"),
 ]
 
-WRONG_OPTIONS = [
+WRONG_OPTIONS: list[tuple[str, Any, type[Exception]]] = [
     ("prioritty", 7, UnknownOption),
     ("priority", 40_000, BadValue),
     ("priority", -sys.maxsize, BadValue),
@@ -195,7 +221,7 @@ WRONG_OPTIONS = [
     ("headers", {"resumes": True}, BadValue),
 ]
 
-WRONG_WORKERS = [
+WRONG_WORKERS: list[tuple[str, Any]] = [
     ("concurrency", 0),
     ("concurrency", 10_001),
     ("lease_time", 0.5),
@@ -206,7 +232,9 @@ WRONG_WORKERS = [
 ]
 
 
-def test_arguments_that_do_not_fit_fail_at_the_line_that_enqueues(greet, counts):
+def test_arguments_that_do_not_fit_fail_at_the_line_that_enqueues(
+    greet: AsyncTask[None], counts: Counts
+) -> None:
     for arguments, argument in WRONG_ARGUMENTS:
         with pytest.raises(BadArguments) as refusal:
             greet.enqueue(**arguments)
@@ -214,7 +242,7 @@ def test_arguments_that_do_not_fit_fail_at_the_line_that_enqueues(greet, counts)
     assert counts() == {}
 
 
-def test_an_option_out_of_its_limits_is_refused(hf, greet, counts):
+def test_an_option_out_of_its_limits_is_refused(hf: Holdfast, greet: AsyncTask[None], counts: Counts) -> None:
     for option, value, error in WRONG_OPTIONS:
         with pytest.raises(error, match=option):
             greet.options(**{option: value}).enqueue(user_id=7)
@@ -223,13 +251,13 @@ def test_an_option_out_of_its_limits_is_refused(hf, greet, counts):
     assert counts() == {}
 
 
-def test_an_option_of_a_worker_out_of_its_limits_is_refused(hf):
+def test_an_option_of_a_worker_out_of_its_limits_is_refused(hf: Holdfast) -> None:
     for option, value in WRONG_WORKERS:
         with pytest.raises((BadValue, BadName), match=option.removesuffix("s")):
             hf.worker(**{option: value})
 
 
-def test_a_call_by_name_goes_where_the_task_that_is_declared_here_says(hf: Holdfast):
+def test_a_call_by_name_goes_where_the_task_that_is_declared_here_says(hf: Holdfast) -> None:
     hf.task(name="later", queue="slow", priority=30, delay=60)(lambda: None)
     told, moved = hf.enqueue("later").refresh(), hf.enqueue("later", queue="mail", priority=7).refresh()
     assert (told.queue, told.priority, told.state) == ("slow", 30, JobState.SCHEDULED)
@@ -240,18 +268,20 @@ def test_a_call_by_name_goes_where_the_task_that_is_declared_here_says(hf: Holdf
     assert (unknown.queue, unknown.priority, unknown.state) == ("default", 100, JobState.PENDING)
 
 
-def test_an_unknown_option_is_refused_with_a_suggestion(hf, greet):
+def test_an_unknown_option_is_refused_with_a_suggestion(hf: Holdfast, greet: AsyncTask[None]) -> None:
     with pytest.raises(UnknownOption, match="Did you mean 'priority'"):
-        greet.options(prioritty=7)
+        greet.options(prioritty=7)  # type: ignore[call-arg]
     with pytest.raises(UnknownOption, match="Did you mean 'max_attempts'"):
-        hf.task(name="other", max_atempts=3)(lambda: None)
+        hf.task(name="other", max_atempts=3)(lambda: None)  # type: ignore[call-overload]
     with pytest.raises(UnknownOption, match="Did you mean 'concurrency'"):
-        hf.worker(concurency=3)
+        hf.worker(concurency=3)  # type: ignore[call-arg]
     with pytest.raises(UnknownOption, match=r"a Holdfast has no option 'dns'\. Did you mean 'dsn'\?"):
-        Holdfast(dns="postgresql:///shop")
+        Holdfast(dns="postgresql:///shop")  # type: ignore[arg-type]
 
 
-def test_a_payload_that_cannot_be_stored_is_refused(hf, counts, monkeypatch):
+def test_a_payload_that_cannot_be_stored_is_refused(
+    hf: Holdfast, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for payload in ["\0", {"a": "\ud800"}, {"\0": 1}, float("nan"), object(), "x" * 1_000_000]:
         with pytest.raises((BadPayload, PayloadTooLarge)):
             hf.enqueue("greet", payload)
@@ -262,7 +292,9 @@ def test_a_payload_that_cannot_be_stored_is_refused(hf, counts, monkeypatch):
     assert counts() == {}
 
 
-def test_the_same_id_is_one_job_and_with_another_payload_an_error(greet, counts):
+def test_the_same_id_is_one_job_and_with_another_payload_an_error(
+    greet: AsyncTask[None], counts: Counts
+) -> None:
     chosen = uuid4()
     first = greet.options(id=chosen).enqueue(user_id=7)
     assert greet.options(id=str(chosen)).enqueue(user_id=7) == first

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from holdfast import BadName, BadValue, Context, Holdfast, UnknownOption
+from holdfast.testing import Clock
 from holdfast.worker import duties
+from tests.fixtures import Ask, Drain, StartWorker, Until
 
 
 @pytest.fixture
-def day_with_jobs(hf: Holdfast, clock, drain):
+def day_with_jobs(hf: Holdfast, clock: Clock, drain: Drain) -> date:
     """A day with a completed job, a cancelled one and an event, in partitions of its own."""
 
     @hf.task(name="greet")
@@ -28,13 +30,13 @@ def day_with_jobs(hf: Holdfast, clock, drain):
 
     clock.advance(days=1)
     day = clock.now().date()
-    greet.enqueue(name="ä, \"b\" 'c'")
+    greet.enqueue(name="ä, \"b\" 'c'")  # type: ignore[call-overload]
     hf.enqueue("other").cancel()
     drain()
     return day
 
 
-def test_settings_are_keywords_with_types(hf: Holdfast):
+def test_settings_are_keywords_with_types(hf: Holdfast) -> None:
     changed = hf.settings.configure(
         "mail", retention=timedelta(days=7), age_critical="never", redacted={"pin"}
     )
@@ -72,7 +74,7 @@ def test_settings_are_keywords_with_types(hf: Holdfast):
     ] == [{"max_attempts": [3, 9]}]
 
 
-def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work, until):
+def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="fail", queue="mail")
     async def fail() -> None:
         raise RuntimeError
@@ -86,7 +88,9 @@ def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work, until):
     until(lambda: twice.refresh().state == "scheduled")
 
 
-def test_a_worker_clears_a_queue_that_keeps_nothing(hf: Holdfast, clock, work, until, ask, monkeypatch):
+def test_a_worker_clears_a_queue_that_keeps_nothing(
+    hf: Holdfast, clock: Clock, work: StartWorker, until: Until, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(duties.SECONDS, "sweep", 0.05)
 
     @hf.task(name="a", queue="gone")
@@ -101,8 +105,8 @@ def test_a_worker_clears_a_queue_that_keeps_nothing(hf: Holdfast, clock, work, u
 
 
 def test_what_is_due_is_exported_with_a_manifest_and_goes_then(
-    hf: Holdfast, day_with_jobs: date, clock, tmp_path: Path, ask
-):
+    hf: Holdfast, day_with_jobs: date, clock: Clock, tmp_path: Path, ask: Ask
+) -> None:
     hf.settings.configure("*", disposal="export")
     clock.advance(days=60)
     ask("select holdfast.upkeep()")
@@ -134,7 +138,9 @@ def test_what_is_due_is_exported_with_a_manifest_and_goes_then(
     assert [row.target for row in hf.audit.list(action="export")][-1] in files
 
 
-def test_a_day_is_exported_on_request_as_lines_of_json(hf: Holdfast, day_with_jobs: date, tmp_path: Path):
+def test_a_day_is_exported_on_request_as_lines_of_json(
+    hf: Holdfast, day_with_jobs: date, tmp_path: Path
+) -> None:
     files = asyncio.run(hf.retention.aexport(tmp_path, format="jsonl", day=day_with_jobs))
     assert [(file.name, file.rows, file.marked) for file in files] == [
         (f"finished_{day_with_jobs:%Y%m%d}.jsonl", 2, False),
@@ -147,7 +153,7 @@ def test_a_day_is_exported_on_request_as_lines_of_json(hf: Holdfast, day_with_jo
     assert len(hf.jobs.list()) == 2, "it is a copy"
 
 
-def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tmp_path: Path):
+def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tmp_path: Path) -> None:
     def rights(path: Path) -> str:
         return f"{path.stat().st_mode & 0o777:o}"
 
@@ -164,8 +170,8 @@ def test_exports_are_for_their_owner_alone(hf: Holdfast, day_with_jobs: date, tm
 
 
 def test_a_function_receives_the_chunks_of_each_file_and_an_error_marks_nothing(
-    hf: Holdfast, day_with_jobs: date, clock
-):
+    hf: Holdfast, day_with_jobs: date, clock: Clock
+) -> None:
     hf.settings.configure("*", disposal="export")
     clock.advance(days=60)
     due = hf.retention.due()

@@ -1,29 +1,32 @@
 """Nothing is done to all jobs by an empty filter, and `limit` is the word for how many."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from holdfast import BadValue, Holdfast
 from holdfast.values.errors import BadInput, UnknownOption
+from tests.fixtures import Ask
 
 EMPTY = [{}, {"queue": None}, {"queue": "", "task": None}]
 
 
 @pytest.mark.parametrize("filters", EMPTY)
-def test_an_empty_filter_is_refused(hf: Holdfast, filters):
+def test_an_empty_filter_is_refused(hf: Holdfast, filters: dict[str, Any]) -> None:
     job, dead = hf.enqueue("a"), hf.enqueue("b")
     dead.give_up()
     for verb in (hf.jobs.cancel_matching, hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadInput, match="everything=True"):
             verb(**filters)
-    for verb in (hf.jobs.acancel_matching, hf.dead.areplay_many, hf.dead.apurge_many):
+    for averb in (hf.jobs.acancel_matching, hf.dead.areplay_many, hf.dead.apurge_many):
         with pytest.raises(BadInput, match="everything=True"):
-            asyncio.run(verb(**filters))
+            asyncio.run(averb(**filters))
     assert (job.refresh().state, dead.refresh().state) == ("pending", "dead")
 
 
-def test_everything_is_taken_if_that_is_said(hf: Holdfast):
+def test_everything_is_taken_if_that_is_said(hf: Holdfast) -> None:
     jobs = [hf.enqueue("a", queue=queue) for queue in ("mail", "post")]
     assert hf.jobs.cancel_matching(state="scheduled", everything=True) == (0, 0)
     assert hf.jobs.cancel_matching(everything=True) == (2, 0)
@@ -32,7 +35,7 @@ def test_everything_is_taken_if_that_is_said(hf: Holdfast):
 
 @pytest.mark.parametrize("verb", ["cancel_matching", "replay_many", "purge_many"])
 @pytest.mark.parametrize("arguments", ["", "queue => ''"])
-def test_sql_refuses_an_empty_filter_too(hf: Holdfast, ask, verb, arguments):
+def test_sql_refuses_an_empty_filter_too(hf: Holdfast, ask: Ask, verb: str, arguments: str) -> None:
     hf.enqueue("b").give_up()
     hf.enqueue("a")
     with pytest.raises(Exception, match="say everything => true"):
@@ -42,7 +45,7 @@ def test_sql_refuses_an_empty_filter_too(hf: Holdfast, ask, verb, arguments):
     assert [job.state for job in hf.jobs.list()] != ["pending", "dead"]
 
 
-def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast):
+def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast) -> None:
     jobs = [hf.enqueue("a") for _ in range(3)]
     assert len(hf.jobs.list(limit=2)) == 2
     assert len(hf.audit.list(limit=1)) <= 1
@@ -53,19 +56,19 @@ def test_limit_is_the_word_and_amount_is_answered_with_it(hf: Holdfast):
     assert hf.dead.purge_many(task="a", limit=1) == 1
     hf.schedules.add("beat", "a", every=60)
     assert len(hf.schedules.upcoming("beat", limit=2)) == 2
-    calls = [
-        lambda: hf.jobs.list(amount=2),
-        lambda: hf.dead.list(amount=2),
-        lambda: hf.audit.list(amount=2),
-        lambda: hf.dead.replay_many(task="a", amount=2),
-        lambda: hf.dead.purge_many(task="a", amount=2),
-        lambda: hf.schedules.upcoming("beat", amount=2),
-        lambda: asyncio.run(hf.jobs.alist(amount=2)),
-        lambda: asyncio.run(hf.dead.alist(amount=2)),
-        lambda: asyncio.run(hf.audit.alist(amount=2)),
-        lambda: asyncio.run(hf.dead.areplay_many(task="a", amount=2)),
-        lambda: asyncio.run(hf.dead.apurge_many(task="a", amount=2)),
-        lambda: asyncio.run(hf.schedules.aupcoming("beat", amount=2)),
+    calls: list[Callable[[], object]] = [
+        lambda: hf.jobs.list(amount=2),  # type: ignore[call-arg]
+        lambda: hf.dead.list(amount=2),  # type: ignore[call-arg]
+        lambda: hf.audit.list(amount=2),  # type: ignore[call-arg]
+        lambda: hf.dead.replay_many(task="a", amount=2),  # type: ignore[call-arg]
+        lambda: hf.dead.purge_many(task="a", amount=2),  # type: ignore[call-arg]
+        lambda: hf.schedules.upcoming("beat", amount=2),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.jobs.alist(amount=2)),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.dead.alist(amount=2)),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.audit.alist(amount=2)),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.dead.areplay_many(task="a", amount=2)),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.dead.apurge_many(task="a", amount=2)),  # type: ignore[call-arg]
+        lambda: asyncio.run(hf.schedules.aupcoming("beat", amount=2)),  # type: ignore[call-arg]
     ]
     for call in calls:
         with pytest.raises(UnknownOption, match=r"it is limit now. Write limit=2\.") as refusal:

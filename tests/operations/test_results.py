@@ -5,12 +5,15 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from holdfast import BadValue, Cancel, Holdfast, JobCancelled, JobFailed, JobNotFound
+from holdfast import BadValue, Cancel, Holdfast, Job, JobCancelled, JobFailed, JobNotFound
 from holdfast.operations import waiting
+from tests.fixtures import Ask, AsyncTask, StartWorker, Until
+from tests.waiting import Told
 
 LISTENERS = (
     "select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%%wait%%'"
@@ -23,7 +26,7 @@ class Sum:
 
 
 @pytest.fixture
-def add(hf):
+def add(hf: Holdfast) -> AsyncTask[Sum]:
     @hf.task(name="add")
     async def add(a: int, b: int) -> Sum:
         return Sum(a + b)
@@ -32,18 +35,18 @@ def add(hf):
 
 
 @pytest.fixture
-def seldom(monkeypatch):
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks again by himself: who is not told waits until the test ends."""
     monkeypatch.setattr(waiting, "LOOK_SECONDS", 600.0)
 
 
-def test_a_result_is_what_the_handler_returned(hf, add, work):
+def test_a_result_is_what_the_handler_returned(hf: Holdfast, add: AsyncTask[Sum], work: StartWorker) -> None:
     work()
     assert add.enqueue(2, 3).result(timeout=20) == Sum(5)
     assert asyncio.run(add.enqueue(2, 3).aresult(timeout=20)) == Sum(5)
 
 
-def test_a_result_that_is_there_already_is_given_at_once(hf, add):
+def test_a_result_that_is_there_already_is_given_at_once(hf: Holdfast, add: AsyncTask[Sum]) -> None:
     job = add.enqueue(2, 3)
     hf.worker().run(drain=True)
     assert job.result(timeout=0) == job.result() == Sum(5)
@@ -51,14 +54,16 @@ def test_a_result_that_is_there_already_is_given_at_once(hf, add):
     assert hf.job(job.id).result(timedelta(seconds=20)) == Sum(5)
 
 
-def test_a_task_that_is_not_known_here_has_its_result_as_it_is_stored(hf, add, holdfast_dsn):
+def test_a_task_that_is_not_known_here_has_its_result_as_it_is_stored(
+    hf: Holdfast, add: AsyncTask[Sum], holdfast_dsn: str
+) -> None:
     job = add.enqueue(2, 3)
     hf.worker().run(drain=True)
     with Holdfast(holdfast_dsn) as other:
         assert other.job(job.id).result(timeout=20) == {"total": 5}
 
 
-def test_a_job_without_a_result_says_why(hf):
+def test_a_job_without_a_result_says_why(hf: Holdfast) -> None:
     @hf.task(name="fail", max_attempts=1)
     async def fail() -> None:
         raise ValueError("no")
@@ -67,7 +72,8 @@ def test_a_job_without_a_result_says_why(hf):
     async def off() -> Cancel:
         return Cancel("no need")
 
-    dead, cancelled, unknown = fail.enqueue(), off.enqueue(), hf.job(uuid4())
+    dead, unknown = fail.enqueue(), hf.job(uuid4())
+    cancelled: Job[Any] = off.enqueue()
     hf.worker().run(drain=True)
     with pytest.raises(JobFailed, match="ValueError: no") as failed:
         dead.result(timeout=20)
@@ -81,7 +87,9 @@ def test_a_job_without_a_result_says_why(hf):
         asyncio.run(dead.aresult(timeout=20))
 
 
-def test_who_has_waited_for_long_enough_is_told(hf, add, ask, until):
+def test_who_has_waited_for_long_enough_is_told(
+    hf: Holdfast, add: AsyncTask[Sum], ask: Ask, until: Until
+) -> None:
     job = add.enqueue(2, 3)
     with pytest.raises(TimeoutError, match=rf"{job.id} has not ended within 0\.1 s\. `holdfast why ID` says"):
         job.result(timeout=0.1)
@@ -98,14 +106,14 @@ def test_who_has_waited_for_long_enough_is_told(hf, add, ask, until):
     until(lambda: not ask("select from holdfast.waiter"))
 
 
-def test_a_timeout_is_a_time(add):
+def test_a_timeout_is_a_time(add: AsyncTask[Sum]) -> None:
     for timeout in (-1, "soon", float("nan")):
         with pytest.raises(BadValue) as error:
-            add.enqueue(2, 3).result(timeout=timeout)
+            add.enqueue(2, 3).result(timeout=timeout)  # type: ignore[arg-type]
         assert error.value.field == "timeout"
 
 
-def test_many_are_gathered_in_their_order(hf, add, work):
+def test_many_are_gathered_in_their_order(hf: Holdfast, add: AsyncTask[Sum], work: StartWorker) -> None:
     work()
     jobs = [add.enqueue(n, 0) for n in range(50)]
     assert hf.jobs.gather(jobs, timeout=20) == [Sum(n) for n in range(50)]
@@ -114,7 +122,9 @@ def test_many_are_gathered_in_their_order(hf, add, work):
     assert hf.jobs.gather([jobs[0], jobs[0]], timeout=20) == [Sum(0), Sum(0)]
 
 
-def test_gather_raises_the_first_failure_or_returns_all(hf, add, work):
+def test_gather_raises_the_first_failure_or_returns_all(
+    hf: Holdfast, add: AsyncTask[Sum], work: StartWorker
+) -> None:
     @hf.task(name="fail", max_attempts=1)
     async def fail() -> None:
         raise ValueError("no")
@@ -129,12 +139,19 @@ def test_gather_raises_the_first_failure_or_returns_all(hf, add, work):
     with pytest.raises(JobFailed):
         asyncio.run(hf.jobs.agather([waits, failing, well], timeout=20))
     with pytest.raises(BadValue, match=r"hf\.job"):
-        hf.jobs.gather([well.id])
+        hf.jobs.gather([well.id])  # type: ignore[arg-type]
     with pytest.raises(BadValue, match=r"\[job\]"):
-        hf.jobs.gather(well)
+        hf.jobs.gather(well)  # type: ignore[call-overload]
 
 
-def test_a_thousand_wait_over_one_connection_and_all_are_woken(hf, add, work, ask, until, seldom):
+def test_a_thousand_wait_over_one_connection_and_all_are_woken(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    work: StartWorker,
+    ask: Ask,
+    until: Until,
+    seldom: None,
+) -> None:
     jobs = hf.enqueue_many(add.call(n, 1) for n in range(1000))
     results: dict[int, Sum] = {}
 
@@ -167,11 +184,19 @@ def test_a_thousand_wait_over_one_connection_and_all_are_woken(hf, add, work, as
     [((), 0.2), (tuple(0.2 * n for n in range(300)), 600.0)],
     ids=["by a look at all", "by a look at what is new"],
 )
-def test_an_end_that_told_nobody_is_found(hf, add, ask, until, monkeypatch, again, look):
+def test_an_end_that_told_nobody_is_found(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    ask: Ask,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+    again: tuple[Any, ...],
+    look: float,
+) -> None:
     monkeypatch.setattr(waiting, "AGAIN_SECONDS", again)
     monkeypatch.setattr(waiting, "LOOK_SECONDS", look)
     job = add.enqueue(2, 3)
-    found = []
+    found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(job.result(timeout=60)))
     thread.start()
     until(lambda: ask("select from holdfast.waiter"))
@@ -181,9 +206,11 @@ def test_an_end_that_told_nobody_is_found(hf, add, ask, until, monkeypatch, agai
     assert found == [Sum(5)]
 
 
-def test_a_lost_connection_is_made_again(hf, add, ask, until, seldom, told):
+def test_a_lost_connection_is_made_again(
+    hf: Holdfast, add: AsyncTask[Sum], ask: Ask, until: Until, seldom: None, told: Told
+) -> None:
     job = add.enqueue(2, 3)
-    found = []
+    found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(job.result(timeout=60)))
     thread.start()
     until(lambda: ask("select from holdfast.waiter"))
@@ -199,15 +226,19 @@ def test_a_lost_connection_is_made_again(hf, add, ask, until, seldom, told):
     assert found == [Sum(5)]
 
 
-def test_without_notification_results_are_polled_for(holdfast_dsn, hf, add, work):
+def test_without_notification_results_are_polled_for(
+    holdfast_dsn: str, hf: Holdfast, add: AsyncTask[Sum], work: StartWorker
+) -> None:
     work()
     with Holdfast(holdfast_dsn, transaction_pooling=True) as pooled:
         assert pooled.job(add.enqueue(2, 3).id).result(timeout=20) == {"total": 5}
 
 
-def test_whoever_waits_when_all_is_closed_is_told(hf, add, until, ask):
+def test_whoever_waits_when_all_is_closed_is_told(
+    hf: Holdfast, add: AsyncTask[Sum], until: Until, ask: Ask
+) -> None:
     job = add.enqueue(2, 3)
-    raised = []
+    raised: list[BaseException] = []
 
     def wait() -> None:
         try:

@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from holdfast import BadValue, Holdfast
+from tests.fixtures import StartWorker, Until
 
 
-def test_a_worker_keeps_the_statistics_up_to_date(hf: Holdfast, work, until):
+def test_a_worker_keeps_the_statistics_up_to_date(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="nothing", queue="mail")
     async def nothing() -> None: ...
 
@@ -25,14 +26,15 @@ def test_a_worker_keeps_the_statistics_up_to_date(hf: Holdfast, work, until):
     assert (mail.queue, mail.status, mail.workers, mail.attempts) == ("mail", "OK", 1, 20)
 
 
-def test_they_have_async_twins(hf: Holdfast):
+def test_they_have_async_twins(hf: Holdfast) -> None:
     async def ask() -> list[int]:
         await hf.aenqueue("a")
-        return [row.waiting for row in [*await hf.stats.arecent(), *await hf.health.acheck("default")]]
+        (recent,), (healthy,) = await hf.stats.arecent(), await hf.health.acheck("default")
+        return [recent.waiting, healthy.waiting]
 
     assert asyncio.run(ask()) == [1, 1]
 
 
-def test_a_wrong_word_is_refused(hf: Holdfast):
+def test_a_wrong_word_is_refused(hf: Holdfast) -> None:
     with pytest.raises(BadValue, match="by 'worker': must be 'queue' or 'task'"):
         hf.stats.recent(by="worker")  # type: ignore[arg-type]

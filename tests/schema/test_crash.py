@@ -3,18 +3,22 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import schema
+from tests.schema.plans import Catalog, MakePlan, NewDsn
 
 
 @pytest.fixture
-def clean(new_dsn, catalog):
+def clean(new_dsn: NewDsn, catalog: Catalog) -> Callable[[schema.Plan], list[str]]:
     """The catalog of a plan applied without trouble."""
 
-    def lines(plan):
+    def lines(plan: schema.Plan) -> list[str]:
         dsn = new_dsn()
         with psycopg.connect(dsn, autocommit=True) as conn:
             schema.apply(conn, plan)
@@ -49,14 +53,22 @@ SMALL = {
 
 
 @pytest.mark.parametrize(("texts", "every"), [(SMALL, 1), (None, 25)], ids=["small", "real"])
-def test_a_connection_cut_after_any_statement(conn, make_plan, clean, catalog, *, texts, every):
+def test_a_connection_cut_after_any_statement(
+    conn: psycopg.Connection[Any],
+    make_plan: MakePlan,
+    clean: Callable[[schema.Plan], list[str]],
+    catalog: Catalog,
+    *,
+    texts: dict[str, Any] | None,
+    every: int,
+) -> None:
     plan = make_plan(**texts) if texts else schema.load()
     seen = set()
 
     class Cut(psycopg.Cursor):
         """Loses its connection behind a statement that was never seen before."""
 
-        def execute(self, query, *args, **kwargs):
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
             super().execute(query, *args, **kwargs)
             if str(query) not in seen:
                 seen.add(str(query))
@@ -64,7 +76,7 @@ def test_a_connection_cut_after_any_statement(conn, make_plan, clean, catalog, *
                     conn.execute("select pg_terminate_backend(%s, 5000)", [self.connection.info.backend_pid])
             return self
 
-    def completes():
+    def completes() -> bool:
         with psycopg.connect(conn.info.dsn, autocommit=True, cursor_factory=Cut) as victim:
             try:
                 schema.apply(victim, plan)
@@ -101,7 +113,9 @@ with psycopg.connect(dsn, autocommit=True, cursor_factory=Dies) as conn:
 """
 
 
-def test_a_killed_installer_leaves_nothing_in_the_way(new_dsn, tmp_path, clean, catalog):
+def test_a_killed_installer_leaves_nothing_in_the_way(
+    new_dsn: NewDsn, tmp_path: Path, clean: Callable[[schema.Plan], list[str]], catalog: Catalog
+) -> None:
     for name, text in {
         "migrations/0001_a.sql": "create table holdfast.a ();\ncreate table holdfast.b ();",
         "functions/f.sql": "create or replace function holdfast.f() returns int language sql as 'select 1';",
@@ -136,7 +150,9 @@ FUSED = """
 """
 
 
-def test_a_file_outside_transactions_runs_again_after_a_crash(conn, make_plan):
+def test_a_file_outside_transactions_runs_again_after_a_crash(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     conn.execute("create table public.fuse as select 1")
     conn.execute("create table public.log (entry text)")
     plan = make_plan(_0001_thing="create table holdfast.thing (id integer);", _0002_index=FUSED)
@@ -150,7 +166,9 @@ def test_a_file_outside_transactions_runs_again_after_a_crash(conn, make_plan):
     assert [entry for (entry,) in conn.execute("select entry from public.log")] == ["began", "began", "ended"]
 
 
-def test_what_goes_with_the_functions_is_there_together_with_them_or_not_at_all(conn, make_plan):
+def test_what_goes_with_the_functions_is_there_together_with_them_or_not_at_all(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     texts = {
         "_0001_a": "create table holdfast.a ();",
         "_0002_b": "-- holdfast: with functions\nalter table holdfast.a rename to b;",
@@ -159,7 +177,7 @@ def test_what_goes_with_the_functions_is_there_together_with_them_or_not_at_all(
     with pytest.raises(schema.MigrationFailed, match="nowhere"):
         schema.apply(conn, make_plan(**texts, f="select holdfast.nowhere();"))
 
-    def there(name):
+    def there(name: str) -> bool:
         return conn.execute("select to_regclass(%s) is not null", [name]).fetchone() == (True,)
 
     assert there("holdfast.a")

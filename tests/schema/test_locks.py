@@ -1,16 +1,21 @@
 """Nobody waits without end, and who gives up says for whom."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import schema
 from holdfast.schema.steps import LOCK
+from tests.schema.plans import MakePlan
 
-SOON = {"lock_timeout": timedelta(milliseconds=20), "patience": timedelta(milliseconds=400)}
+Other = psycopg.Connection[Any]
+
+SOON: dict[str, Any] = {"lock_timeout": timedelta(milliseconds=20), "patience": timedelta(milliseconds=400)}
 THING = "create table holdfast.thing (id integer);"
 INDEX = """
     -- holdfast: no transaction
@@ -21,28 +26,28 @@ INDEX = """
 
 
 @pytest.fixture
-def other(empty_dsn):
+def other(empty_dsn: str) -> Iterator[Other]:
     with psycopg.connect(empty_dsn, autocommit=True, application_name="report") as connection:
         yield connection
 
 
 @pytest.fixture
-def upgrade(conn, make_plan):
+def upgrade(conn: psycopg.Connection[Any], make_plan: MakePlan) -> schema.Plan:
     """A database with a table, and an upgrade that alters it."""
     schema.apply(conn, make_plan(_0001_thing=THING))
     return make_plan(_0001_thing=THING, _0002_more="alter table holdfast.thing add column more integer;")
 
 
 @pytest.fixture
-def indexed(conn, make_plan):
+def indexed(conn: psycopg.Connection[Any], make_plan: MakePlan) -> schema.Plan:
     """A database with a table, and an upgrade that builds an index without stopping anyone."""
     conn.execute("create table public.log (entry text)")
     schema.apply(conn, make_plan(_0001_thing=THING))
     return make_plan(_0001_thing=THING, _0002_index=INDEX)
 
 
-def wait_until(conn, condition):
-    while not conn.execute(f"select exists ({condition})").fetchone()[0]:
+def wait_until(conn: psycopg.Connection[Any], condition: str) -> None:
+    while not conn.execute(f"select exists ({condition})").fetchall()[0][0]:
         pass
 
 
@@ -52,7 +57,9 @@ BUILDING = (
 )
 
 
-def test_a_table_in_use_makes_an_upgrade_give_up_and_say_why(conn, other, upgrade):
+def test_a_table_in_use_makes_an_upgrade_give_up_and_say_why(
+    conn: psycopg.Connection[Any], other: Other, upgrade: schema.Plan
+) -> None:
     with other.transaction():
         other.execute("select from holdfast.thing")
         with pytest.raises(schema.MigrationFailed) as failed:
@@ -66,7 +73,9 @@ def test_a_table_in_use_makes_an_upgrade_give_up_and_say_why(conn, other, upgrad
     assert schema.apply(conn, upgrade) == ["0002_more"]
 
 
-def test_a_prepared_transaction_in_the_way_is_named_as_one(conn, other, upgrade):
+def test_a_prepared_transaction_in_the_way_is_named_as_one(
+    conn: psycopg.Connection[Any], other: Other, upgrade: schema.Plan
+) -> None:
     if conn.execute("show max_prepared_transactions").fetchone() == ("0",):
         pytest.skip("this server has no prepared transactions")
     other.execute("begin; lock table holdfast.thing; prepare transaction 'forgotten'")
@@ -77,8 +86,10 @@ def test_a_prepared_transaction_in_the_way_is_named_as_one(conn, other, upgrade)
         other.execute("rollback prepared 'forgotten'")
 
 
-def test_an_upgrade_goes_on_as_soon_as_the_table_is_free(conn, other, empty_dsn, upgrade):
-    def install():
+def test_an_upgrade_goes_on_as_soon_as_the_table_is_free(
+    conn: psycopg.Connection[Any], other: Other, empty_dsn: str, upgrade: schema.Plan
+) -> None:
+    def install() -> Any:
         with psycopg.connect(empty_dsn, autocommit=True) as installer:
             return schema.apply(installer, upgrade, lock_timeout=timedelta(milliseconds=20))
 
@@ -92,14 +103,18 @@ def test_an_upgrade_goes_on_as_soon_as_the_table_is_free(conn, other, empty_dsn,
         assert applied.result() == ["0002_more"]
 
 
-def test_the_table_of_what_is_installed_may_be_locked_too(conn, other, upgrade):
+def test_the_table_of_what_is_installed_may_be_locked_too(
+    conn: psycopg.Connection[Any], other: Other, upgrade: schema.Plan
+) -> None:
     with other.transaction():
         other.execute("lock table holdfast.migration in share mode")
         with pytest.raises(schema.MigrationFailed, match=r"holding holdfast\.migration ShareLock"):
             schema.apply(conn, upgrade, **SOON)
 
 
-def test_another_installer_at_work_is_named(conn, other, upgrade):
+def test_another_installer_at_work_is_named(
+    conn: psycopg.Connection[Any], other: Other, upgrade: schema.Plan
+) -> None:
     other.execute("select pg_advisory_lock(%s)", [LOCK])
 
     with pytest.raises(schema.MigrationFailed) as failed:
@@ -109,12 +124,14 @@ def test_another_installer_at_work_is_named(conn, other, upgrade):
     assert f"pid {other.info.backend_pid} report idle holding the migration lock" in str(failed.value)
 
 
-def test_twenty_installers_build_an_index_once(conn, empty_dsn, indexed):
+def test_twenty_installers_build_an_index_once(
+    conn: psycopg.Connection[Any], empty_dsn: str, indexed: schema.Plan
+) -> None:
     # The one that holds the lock would keep its snapshot here, and its own index build wait for that.
     conn.execute(f"alter database {conn.info.dbname} set default_transaction_isolation = 'repeatable read'")
     together = threading.Barrier(20)
 
-    def install(_):
+    def install(_: int) -> Any:
         with psycopg.connect(empty_dsn, autocommit=True) as installer:
             together.wait()
             return schema.apply(installer, indexed)
@@ -129,17 +146,19 @@ def test_twenty_installers_build_an_index_once(conn, empty_dsn, indexed):
     ).fetchone()
 
 
-def test_an_installer_that_waits_does_not_stop_the_one_at_work(conn, other, empty_dsn, indexed):
+def test_an_installer_that_waits_does_not_stop_the_one_at_work(
+    conn: psycopg.Connection[Any], other: Other, empty_dsn: str, indexed: schema.Plan
+) -> None:
     # If it held a snapshot while it waits, the index build would wait for it and neither would end.
     asked_twice = threading.Semaphore(0)
 
     class Asking(psycopg.Cursor):
-        def execute(self, query, *args, **kwargs):
+        def execute(self, query: Any, *args: Any, **kwargs: Any) -> Any:
             if "pg_try_advisory_xact_lock" in str(query):
                 asked_twice.release()
             return super().execute(query, *args, **kwargs)
 
-    def install(cursor=psycopg.Cursor):
+    def install(cursor: type[psycopg.Cursor[Any]] = psycopg.Cursor) -> Any:
         with psycopg.connect(empty_dsn, autocommit=True, cursor_factory=cursor) as installer:
             return schema.apply(installer, indexed, patience=timedelta(seconds=20))
 
@@ -154,7 +173,9 @@ def test_an_installer_that_waits_does_not_stop_the_one_at_work(conn, other, empt
         assert (first.result(), second.result()) == (["0002_index"], [])
 
 
-def test_an_index_build_that_is_stopped_by_an_old_transaction_says_so(conn, other, indexed):
+def test_an_index_build_that_is_stopped_by_an_old_transaction_says_so(
+    conn: psycopg.Connection[Any], other: Other, indexed: schema.Plan
+) -> None:
     with other.transaction():
         other.execute("insert into holdfast.thing values (1)")
         with pytest.raises(schema.MigrationFailed, match=r"0002_index\.sql, line 4 .*RowExclusiveLock"):
@@ -164,8 +185,10 @@ def test_an_index_build_that_is_stopped_by_an_old_transaction_says_so(conn, othe
     assert conn.execute("select bool_and(indisvalid) from pg_index").fetchone() == (True,)
 
 
-def test_an_index_build_that_is_killed_is_done_again(conn, other, empty_dsn, indexed):
-    def install():
+def test_an_index_build_that_is_killed_is_done_again(
+    conn: psycopg.Connection[Any], other: Other, empty_dsn: str, indexed: schema.Plan
+) -> None:
+    def install() -> Any:
         with psycopg.connect(empty_dsn, autocommit=True) as installer:
             return schema.apply(installer, indexed)
 

@@ -1,21 +1,24 @@
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import schema
 from holdfast.schema.plan import File, Plan, Record, newest, statements
 from holdfast.values.errors import SchemaTooNew
+from tests.schema.plans import MakePlan
 
 
-def names(plan):
+def names(plan: schema.Plan) -> list[str]:
     return [file.name for file in plan.files]
 
 
-def record(file, *, checksum=None, version="1.0.0"):
+def record(file: File, *, checksum: str | None = None, version: str = "1.0.0") -> Record:
     return Record(file.name, file.kind, checksum or file.checksum, version)
 
 
-def test_our_own_files_load_with_the_bootstrap_first():
+def test_our_own_files_load_with_the_bootstrap_first() -> None:
     plan = schema.load()
 
     assert names(plan)[0] == "bootstrap"
@@ -24,7 +27,7 @@ def test_our_own_files_load_with_the_bootstrap_first():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", plan.version)
 
 
-def test_migrations_come_by_number_and_functions_after_what_they_declare(make_plan):
+def test_migrations_come_by_number_and_functions_after_what_they_declare(make_plan: MakePlan) -> None:
     plan = make_plan(
         _0002_b="select 2;",
         _0001_a="select 1;",
@@ -58,12 +61,14 @@ def test_migrations_come_by_number_and_functions_after_what_they_declare(make_pl
         ({"a": "-- holdfast: after b\nselect 1;", "b": "-- holdfast: after a\nselect 1;"}, "cycle"),
     ],
 )
-def test_a_mistake_of_ours_is_found_when_the_files_load(make_plan, texts, complaint):
+def test_a_mistake_of_ours_is_found_when_the_files_load(
+    make_plan: MakePlan, texts: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         make_plan(**texts)
 
 
-def test_function_files_are_found_in_folders_and_known_by_their_name_alone(tmp_path):
+def test_function_files_are_found_in_folders_and_known_by_their_name_alone(tmp_path: Path) -> None:
     for name in ("migrations", "functions/core", "functions/duties"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "functions/core/claim.sql").write_text("-- holdfast: after advance\nselect 1;")
@@ -76,7 +81,7 @@ def test_function_files_are_found_in_folders_and_known_by_their_name_alone(tmp_p
         schema.load(tmp_path)
 
 
-def test_line_endings_do_not_change_a_checksum(tmp_path):
+def test_line_endings_do_not_change_a_checksum(tmp_path: Path) -> None:
     checksums = set()
     for ending in ("\n", "\r\n"):
         root = tmp_path / repr(ending)
@@ -103,19 +108,19 @@ def test_line_endings_do_not_change_a_checksum(tmp_path):
         "select /* not; /* nor; */ here; 'or here */ 1",
     ],
 )
-def test_a_statement_is_never_cut_inside_quotes_or_comments(whole):
+def test_a_statement_is_never_cut_inside_quotes_or_comments(whole: str) -> None:
     text = f"-- first; comment\n{whole}\n;\n\n/* second; */ select 2;\n-- done; 'really"
 
     assert list(statements(text)) == [(2, f"{whole}\n;"), (5, "select 2;")]
 
 
-def test_a_last_statement_needs_no_semicolon_to_be_seen():
+def test_a_last_statement_needs_no_semicolon_to_be_seen() -> None:
     assert list(statements("select 1;\nselect 2")) == [(1, "select 1;"), (2, "select 2")]
     assert list(statements("  \n-- nothing\n/* at all */")) == []
     assert list(statements("select 1 /* open")) == [(1, "select 1 /* open")]
 
 
-def test_every_statement_of_our_files_is_found():
+def test_every_statement_of_our_files_is_found() -> None:
     for file in schema.load().files:
         found = [statement for _, statement in statements(file.text)]
         assert found, file.name
@@ -123,7 +128,7 @@ def test_every_statement_of_our_files_is_found():
         assert [statement for statement in found if not starts.match(statement)] == []
 
 
-def test_only_what_is_not_there_is_to_do():
+def test_only_what_is_not_there_is_to_do() -> None:
     first, second = File("migration", "0001_a", "select 1;"), File("function", "claim", "select 1;")
     plan = Plan("1.0.0", (first, second))
 
@@ -133,7 +138,7 @@ def test_only_what_is_not_there_is_to_do():
     assert plan.todo([record(first), record(second, checksum="other")]) == [second]
 
 
-def test_releases_are_compared_as_numbers():
+def test_releases_are_compared_as_numbers() -> None:
     claim = File("function", "claim", "select 1;")
     changed = record(claim, checksum="other", version="0.10.0")
 
@@ -143,6 +148,6 @@ def test_releases_are_compared_as_numbers():
         Plan("0.9.1", (claim,)).todo([changed])
 
 
-def test_the_newest_migration_gives_the_number():
+def test_the_newest_migration_gives_the_number() -> None:
     assert newest([]) == 0
     assert newest([File("function", "claim", ""), File("migration", "0012_x", "")]) == 12

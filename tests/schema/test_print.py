@@ -1,7 +1,12 @@
+from typing import Any
+
 import psycopg
 import pytest
 
 from holdfast import schema
+from tests.schema.plans import Catalog, MakePlan, NewDsn, RunPsql
+
+Sets = tuple[schema.Plan, schema.Plan]
 
 THING = "create table holdfast.thing (id integer);"
 ANSWER = "create or replace function holdfast.answer() returns text language sql as $$ select 'it''s; %s' $$;"
@@ -13,7 +18,7 @@ INDEX = """
 
 
 @pytest.fixture
-def sets(make_plan):
+def sets(make_plan: MakePlan) -> Sets:
     """A small release and the next one, with a file outside transactions."""
     return (
         make_plan(_0001_thing=THING, answer=ANSWER % 1),
@@ -21,7 +26,9 @@ def sets(make_plan):
     )
 
 
-def test_the_printed_script_does_what_apply_does(empty_dsn, new_dsn, psql, catalog):
+def test_the_printed_script_does_what_apply_does(
+    empty_dsn: str, new_dsn: NewDsn, psql: RunPsql, catalog: Catalog
+) -> None:
     applied = new_dsn()
     with psycopg.connect(applied, autocommit=True) as conn:
         schema.apply(conn)
@@ -34,7 +41,9 @@ def test_the_printed_script_does_what_apply_does(empty_dsn, new_dsn, psql, catal
         schema.verify(conn)
 
 
-def test_the_printed_script_makes_the_roles_as_apply_does(empty_dsn, new_dsn, psql, catalog):
+def test_the_printed_script_makes_the_roles_as_apply_does(
+    empty_dsn: str, new_dsn: NewDsn, psql: RunPsql, catalog: Catalog
+) -> None:
     applied = new_dsn()
     with psycopg.connect(applied, autocommit=True) as conn:
         schema.apply(conn, roles=True)
@@ -46,7 +55,9 @@ def test_the_printed_script_makes_the_roles_as_apply_does(empty_dsn, new_dsn, ps
     assert any("holdfast_viewer=X" in line for line in catalog(applied))
 
 
-def test_only_what_is_missing_is_printed_for_a_database(new_dsn, psql, catalog, sets):
+def test_only_what_is_missing_is_printed_for_a_database(
+    new_dsn: NewDsn, psql: RunPsql, catalog: Catalog, sets: Sets
+) -> None:
     old, new = sets
     printed, applied = new_dsn(), new_dsn()
     with psycopg.connect(printed, autocommit=True) as conn:
@@ -63,13 +74,17 @@ def test_only_what_is_missing_is_printed_for_a_database(new_dsn, psql, catalog, 
     assert catalog(printed) == catalog(applied)
 
 
-def test_nothing_is_printed_for_a_database_that_has_everything(conn, sets):
+def test_nothing_is_printed_for_a_database_that_has_everything(
+    conn: psycopg.Connection[Any], sets: Sets
+) -> None:
     schema.apply(conn, sets[1])
 
     assert schema.print_sql(sets[1], installed=schema.installed(conn)).endswith("-- Nothing is missing.\n")
 
 
-def test_a_script_that_was_run_before_stops_without_harm(conn, empty_dsn, psql, catalog, sets):
+def test_a_script_that_was_run_before_stops_without_harm(
+    conn: psycopg.Connection[Any], empty_dsn: str, psql: RunPsql, catalog: Catalog, sets: Sets
+) -> None:
     script = schema.print_sql(sets[1])
     assert psql(empty_dsn, script).returncode == 0
     before = catalog(empty_dsn)
@@ -81,7 +96,7 @@ def test_a_script_that_was_run_before_stops_without_harm(conn, empty_dsn, psql, 
     assert catalog(empty_dsn) == before
 
 
-def test_a_script_leaves_no_lock_and_no_setting_behind(empty_dsn, psql, sets):
+def test_a_script_leaves_no_lock_and_no_setting_behind(empty_dsn: str, psql: RunPsql, sets: Sets) -> None:
     look = """
         select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid();
         select string_agg(name, ', ') from pg_settings

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -14,7 +15,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast import Holdfast, schema
+from tests.fixtures import Until
 from tests.schema import released
+from tests.schema.plans import Catalog, NewDsn
 
 RELEASES = released.releases()
 
@@ -153,7 +156,9 @@ class Load:
             self._tell(partial(self.enqueued.update, ids))
 
     def _consume(self, connection: psycopg.Connection[Any]) -> None:
-        worker = connection.execute("select holdfast.register(name => 'old', queues => '{q}')").fetchone()[0]
+        worker = connection.execute("select holdfast.register(name => 'old', queues => '{q}')").fetchall()[0][
+            0
+        ]
         while self._consuming.is_set():
             lease = uuid4()
             jobs = connection.execute(
@@ -194,15 +199,15 @@ def _numbers(version: str) -> list[int]:
 
 
 @pytest.fixture(params=RELEASES)
-def release(request) -> str:
+def release(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def test_the_schema_of_a_release_is_stored():
+def test_the_schema_of_a_release_is_stored() -> None:
     assert "0.1.0" in RELEASES
 
 
-def test_sql_that_changed_since_the_last_release_has_a_newer_version():
+def test_sql_that_changed_since_the_last_release_has_a_newer_version() -> None:
     """Otherwise `migrate` of that release would put its own functions over the newer ones."""
     changed = _changed_since(RELEASES[-1])
     assert changed == [] or _numbers(schema.load().version) > _numbers(RELEASES[-1])
@@ -219,7 +224,7 @@ def _upgrade(connection: psycopg.Connection, release: str) -> None:
     assert bool(schema.apply(connection)) == bool(_changed_since(release))
 
 
-def test_an_upgraded_schema_equals_a_fresh_one(release, new_dsn, catalog):
+def test_an_upgraded_schema_equals_a_fresh_one(release: str, new_dsn: NewDsn, catalog: Catalog) -> None:
     upgraded, fresh = new_dsn(), new_dsn()
     released.install(release, upgraded)
     with psycopg.connect(upgraded, autocommit=True) as connection:
@@ -242,12 +247,12 @@ def _functions(dsn: str) -> set[str]:
         return {signature for (signature,) in connection.execute(SIGNATURES)}
 
 
-def test_a_call_under_way_finds_every_function_of_its_old_body(release, empty_dsn):
+def test_a_call_under_way_finds_every_function_of_its_old_body(release: str, empty_dsn: str) -> None:
     """An old body that runs while the functions change must not miss one that it calls."""
     released.install(release, empty_dsn)
     with psycopg.connect(empty_dsn) as connection:
         before = _functions(empty_dsn)
-        callers = dict(connection.execute(CALLERS).fetchall())
+        callers: dict[str, Any] = dict(connection.execute(CALLERS).fetchall())
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         schema.apply(connection)
     gone = before - _functions(empty_dsn)
@@ -257,7 +262,7 @@ def test_a_call_under_way_finds_every_function_of_its_old_body(release, empty_ds
     assert set(missed) == {"0.1.0": {"finish", "start"}}.get(release, set())
 
 
-def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release, empty_dsn):
+def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release: str, empty_dsn: str) -> None:
     released.install(release, empty_dsn)
     load = Load(empty_dsn)
     with load.going_on():
@@ -277,7 +282,7 @@ def test_an_upgrade_under_load_loses_nothing_and_runs_nothing_twice(release, emp
         assert connection.execute("select * from holdfast.check_heads()").fetchall() == [(0,)]
 
 
-def test_a_role_that_was_granted_enqueue_by_hand_keeps_it(release, empty_dsn):
+def test_a_role_that_was_granted_enqueue_by_hand_keeps_it(release: str, empty_dsn: str) -> None:
     role = f"hf_producer_{uuid4().hex[:8]}"
     with psycopg.connect(empty_dsn, autocommit=True) as superuser:
         superuser.execute(f"create role {role}")
@@ -294,7 +299,7 @@ def test_a_role_that_was_granted_enqueue_by_hand_keeps_it(release, empty_dsn):
             superuser.execute(f"drop role {role}")
 
 
-def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_dsn):
+def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release: str, empty_dsn: str) -> None:
     role, friend = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("importer", "friend"))
     with psycopg.connect(empty_dsn, autocommit=True) as superuser:
         superuser.execute(f"create role {role}")
@@ -332,7 +337,7 @@ def test_rights_on_jobs_that_somebody_gave_stay_what_they_were(release, empty_ds
             superuser.execute(f"drop role {friend}")
 
 
-def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release, empty_dsn):
+def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release: str, empty_dsn: str) -> None:
     if not _changed_since(release):
         pytest.skip(f"no SQL has changed since {release}, so there is nothing to upgrade")
     owner, stranger = (f"hf_{kind}_{uuid4().hex[:8]}" for kind in ("owner", "stranger"))
@@ -370,8 +375,8 @@ def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release, emp
 
 
 def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
-    release, empty_dsn, tmp_path, until
-):
+    release: str, empty_dsn: str, tmp_path: Path, until: Until
+) -> None:
     code = released.source(release, tmp_path)
     if code is None:
         pytest.skip(
@@ -428,7 +433,9 @@ def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
 
 
 @pytest.mark.parametrize("release", RELEASES[-1:])
-def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(release, empty_dsn, tmp_path, until):
+def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(
+    release: str, empty_dsn: str, tmp_path: Path, until: Until
+) -> None:
     """Workers of 0.2 call promote() and recover(), and rely on them for both."""
     code = released.source(release, tmp_path)
     if code is None:
@@ -441,7 +448,7 @@ def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(release, 
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
 
         def one(query: str) -> Any:
-            return connection.execute(query).fetchone()[0]
+            return connection.execute(query).fetchall()[0][0]
 
         try:
             until(lambda: one("select count(*) from holdfast.worker") == 1, say=lambda: worker.said)

@@ -1,21 +1,24 @@
+from typing import Any
+
 import psycopg
 import pytest
 
 from holdfast import schema
 from holdfast.values.errors import SchemaTooNew
+from tests.schema.plans import MakePlan
 
 TABLE = "create table holdfast.thing (id integer);"
 
 
-def answer(value, returns="integer"):
+def answer(value: int, returns: str = "integer") -> str:
     return f"create or replace function holdfast.answer() returns {returns} language sql as 'select {value}';"
 
 
-def ask(conn):
-    return conn.execute("select holdfast.answer()").fetchone()[0]
+def ask(conn: psycopg.Connection[Any]) -> Any:
+    return conn.execute("select holdfast.answer()").fetchall()[0][0]
 
 
-def test_only_what_changed_runs_again(conn, make_plan):
+def test_only_what_changed_runs_again(conn: psycopg.Connection[Any], make_plan: MakePlan) -> None:
     schema.apply(conn, make_plan(_0001_thing=TABLE, answer=answer(1), other="select 1;"))
     oid = conn.execute("select 'holdfast.answer'::regproc::oid").fetchone()
 
@@ -40,7 +43,9 @@ def test_only_what_changed_runs_again(conn, make_plan):
     }
 
 
-def test_a_function_replaced_by_hand_is_left_alone(conn, make_plan):
+def test_a_function_replaced_by_hand_is_left_alone(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     plan = make_plan(answer=answer(1))
     schema.apply(conn, plan)
     conn.execute(answer(42))
@@ -49,7 +54,9 @@ def test_a_function_replaced_by_hand_is_left_alone(conn, make_plan):
     assert ask(conn) == 42
 
 
-def test_functions_may_name_each_other_and_what_comes_after_them(conn, make_plan):
+def test_functions_may_name_each_other_and_what_comes_after_them(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     schema.apply(
         conn,
         make_plan(
@@ -62,7 +69,9 @@ def test_functions_may_name_each_other_and_what_comes_after_them(conn, make_plan
     assert conn.execute("select holdfast.a()").fetchone() == (26,)
 
 
-def test_a_function_that_is_no_more_stays_for_older_workers_but_is_forgotten(conn, make_plan):
+def test_a_function_that_is_no_more_stays_for_older_workers_but_is_forgotten(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     schema.apply(conn, make_plan(answer=answer(1), other="select 1;"))
 
     schema.apply(conn, make_plan(other="select 2;", version="2.0.0"))
@@ -71,7 +80,7 @@ def test_a_function_that_is_no_more_stays_for_older_workers_but_is_forgotten(con
     assert [record.name for record in schema.installed(conn)] == ["bootstrap", "other"]
 
 
-def test_an_edited_migration_is_refused(conn, make_plan):
+def test_an_edited_migration_is_refused(conn: psycopg.Connection[Any], make_plan: MakePlan) -> None:
     schema.apply(conn, make_plan(_0001_thing=TABLE))
     edited = make_plan(_0001_thing=TABLE.replace("integer", "bigint"), version="1.1.0")
 
@@ -80,7 +89,9 @@ def test_an_edited_migration_is_refused(conn, make_plan):
             use(conn, edited)
 
 
-def test_a_database_newer_than_the_code_is_refused_and_left_as_it_is(conn, make_plan):
+def test_a_database_newer_than_the_code_is_refused_and_left_as_it_is(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     old = make_plan(_0001_thing=TABLE, answer=answer(1))
     new = make_plan(_0001_thing=TABLE, _0002_more="select 1;", answer=answer(2), version="2.0.0")
     schema.apply(conn, new)
@@ -93,7 +104,9 @@ def test_a_database_newer_than_the_code_is_refused_and_left_as_it_is(conn, make_
     assert ask(conn) == 2
 
 
-def test_an_older_release_does_not_take_functions_back(conn, make_plan):
+def test_an_older_release_does_not_take_functions_back(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     old = make_plan(answer=answer(1), version="1.0.0")
     schema.apply(conn, make_plan(answer=answer(2), version="1.0.1"))
 
@@ -102,7 +115,7 @@ def test_an_older_release_does_not_take_functions_back(conn, make_plan):
     assert ask(conn) == 2
 
 
-def test_a_changed_return_type_names_the_file(conn, make_plan):
+def test_a_changed_return_type_names_the_file(conn: psycopg.Connection[Any], make_plan: MakePlan) -> None:
     schema.apply(conn, make_plan(answer=answer(1)))
 
     with pytest.raises(
@@ -112,7 +125,9 @@ def test_a_changed_return_type_names_the_file(conn, make_plan):
     assert isinstance(failed.value.__cause__, psycopg.errors.InvalidFunctionDefinition)
 
 
-def test_a_failing_migration_changes_nothing_and_says_where(conn, make_plan):
+def test_a_failing_migration_changes_nothing_and_says_where(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     broken = make_plan(
         _0001_thing=TABLE,
         _0002_broken="""
@@ -135,7 +150,9 @@ def test_a_failing_migration_changes_nothing_and_says_where(conn, make_plan):
     assert schema.pending(conn, broken) == ["0002_broken"]
 
 
-def test_workers_never_meet_half_a_set_of_functions(conn, make_plan):
+def test_workers_never_meet_half_a_set_of_functions(
+    conn: psycopg.Connection[Any], make_plan: MakePlan
+) -> None:
     schema.apply(conn, make_plan(answer=answer(1)))
 
     with pytest.raises(schema.MigrationFailed, match=r"^zero\.sql"):

@@ -13,11 +13,21 @@ import psycopg
 import pytest
 
 from holdfast.testing.homes import temporary_home
-from tests.sql.sessions import PATIENCE, Session, copied_database, empty, sessions_on
+from tests.sql.sessions import (
+    PATIENCE,
+    Background,
+    Connect,
+    Refused,
+    Session,
+    Together,
+    copied_database,
+    empty,
+    sessions_on,
+)
 
 
 @pytest.fixture(scope="module")
-def database(holdfast_server, holdfast_template) -> Iterator[tuple[str, psycopg.Connection]]:
+def database(holdfast_server: str, holdfast_template: str) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
     with (
         copied_database(holdfast_server, holdfast_template) as dsn,
         psycopg.connect(dsn, autocommit=True) as connection,
@@ -26,7 +36,7 @@ def database(holdfast_server, holdfast_template) -> Iterator[tuple[str, psycopg.
 
 
 @pytest.fixture
-def holdfast_dsn(database) -> str:
+def holdfast_dsn(database: tuple[str, psycopg.Connection[Any]]) -> str:
     """An empty database. Emptied rather than made anew for each test: that takes a tenth of the time.
 
     A file whose tests change the schema, or its partitions, has another fixture of this name.
@@ -37,24 +47,24 @@ def holdfast_dsn(database) -> str:
 
 
 @pytest.fixture
-def connect(holdfast_dsn) -> Iterator[Callable[..., Session]]:
+def connect(holdfast_dsn: str) -> Iterator[Connect]:
     """Open another session: `connect()`, or with options of psycopg.connect."""
     with sessions_on(holdfast_dsn) as open_session:
         yield open_session
 
 
 @pytest.fixture
-def sql(connect) -> Session:
+def sql(connect: Connect) -> Session:
     return connect()
 
 
 @pytest.fixture
-def other(connect) -> Session:
+def other(connect: Connect) -> Session:
     return connect()
 
 
 @pytest.fixture
-def refused() -> Callable[..., Any]:
+def refused() -> Refused:
     """`with refused("HF001") as error:` expects that SQLSTATE; then `error.detail` is its JSON, decoded."""
 
     @contextmanager
@@ -76,7 +86,7 @@ def refused() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def together() -> Callable[..., list[Any]]:
+def together() -> Together:
     """Run functions at the same time, in threads; returns what they return, raises what they raise."""
 
     def run(*functions: Callable[[], Any]) -> list[Any]:
@@ -104,9 +114,9 @@ def together() -> Callable[..., list[Any]]:
 
 
 @pytest.fixture
-def background() -> Iterator[Callable[[Callable[[], Any]], Any]]:
+def background() -> Iterator[Background]:
     """Begin something that will wait: `done = background(work)`; `done()` is its value, once it has one."""
-    begun = []
+    begun: list[threading.Thread] = []
 
     def begin(function: Callable[[], Any]) -> Callable[[], Any]:
         outcome: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -52,7 +52,7 @@ alter sequence holdfast.job_seq restart;
 class Session:
     """One connection: plain SQL by calling it, our functions by their names, arguments by theirs."""
 
-    def __init__(self, connection: psycopg.Connection) -> None:
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
         self.pid = connection.info.backend_pid
 
@@ -82,7 +82,7 @@ class Session:
         rows = self.rows("enqueue_many", tasks=[task] * amount, **options)
         return [row[0] for row in rows]
 
-    def claim(self, amount: int = 10, **options: Any) -> list[Any]:
+    def claim(self, amount: int | None = 10, **options: Any) -> list[Any]:
         return self.rows("claim", amount=amount, **options)
 
     def claim_one(self, **options: Any) -> Any:
@@ -140,10 +140,17 @@ class Session:
             assert time.monotonic() < deadline, "it never came to pass"
 
 
+# What the fixtures of these names are.
+Connect = Callable[..., Session]
+Refused = Callable[[str], AbstractContextManager[Any]]
+Together = Callable[..., list[Any]]
+Background = Callable[[Callable[[], Any]], Callable[[], Any]]
+
+
 @contextmanager
-def sessions_on(dsn: str) -> Iterator[Callable[..., Session]]:
+def sessions_on(dsn: str) -> Iterator[Connect]:
     """A way to open sessions there, with options of psycopg.connect; all are closed at the end."""
-    opened = []
+    opened: list[psycopg.Connection[Any]] = []
 
     def open_session(**options: Any) -> Session:
         connection = psycopg.connect(dsn, autocommit=True, **options)
@@ -167,7 +174,7 @@ def copied_database(server: str, template: str) -> Iterator[str]:
         connection.execute(f"drop database {name} with (force)")
 
 
-def without_autovacuum(connection: psycopg.Connection) -> None:
+def without_autovacuum(connection: psycopg.Connection[Any]) -> None:
     """Leave what the planner knows to the test: autovacuum comes by when it likes."""
     tables = connection.execute(
         "select oid::regclass::text from pg_class "
@@ -177,13 +184,13 @@ def without_autovacuum(connection: psycopg.Connection) -> None:
         connection.execute(f"alter table {table} set (autovacuum_enabled = off)")
 
 
-def empty(connection: psycopg.Connection) -> None:
+def empty(connection: psycopg.Connection[Any]) -> None:
     """Make a database as it was when Holdfast had just been installed."""
     roll_back_prepared(connection)
     connection.execute(EMPTY)
 
 
-def roll_back_prepared(connection: psycopg.Connection) -> None:
+def roll_back_prepared(connection: psycopg.Connection[Any]) -> None:
     query = "select gid from pg_prepared_xacts where database = current_database()"
     for (name,) in connection.execute(query).fetchall():
         connection.execute(f"rollback prepared '{name}'")

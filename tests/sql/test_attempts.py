@@ -1,13 +1,17 @@
 """How often a job is tried is kept with its lane; what decides on it may change, and counts at once."""
 
+from collections.abc import Callable
+
 import pytest
+
+from tests.sql.sessions import Background, Session
 
 
 @pytest.fixture
-def attempts(sql):
+def attempts(sql: Session) -> Callable[..., int]:
     """What the next job is given, by default and in bulk as well."""
 
-    def of_the_next(session=sql, task: str = "task", queue: str = "mail") -> int:
+    def of_the_next(session: Session = sql, task: str = "task", queue: str = "mail") -> int:
         alone = session.live(session.enqueue(task, queue=queue)).max_attempts
         (one,) = session.enqueue_many(1, task, queues=[queue])
         assert session.live(one).max_attempts == alone
@@ -16,12 +20,12 @@ def attempts(sql):
     return of_the_next
 
 
-def configure(session, queue: str, attempts: int | None) -> None:
+def configure(session: Session, queue: str, attempts: int | None) -> None:
     session("select holdfast.configure(%s, jsonb_build_object('max_attempts', %s::integer))", queue, attempts)
 
 
 @pytest.mark.parametrize("settled", [False, True])
-def test_each_change_counts_at_once(sql, attempts, settled):
+def test_each_change_counts_at_once(sql: Session, attempts: Callable[..., int], settled: bool) -> None:
     def next_is(expected: int) -> None:
         assert attempts() == expected
         if settled:
@@ -47,7 +51,7 @@ def test_each_change_counts_at_once(sql, attempts, settled):
     next_is(9)
 
 
-def test_once_upkeep_has_come_by_no_policy_is_looked_at(sql):
+def test_once_upkeep_has_come_by_no_policy_is_looked_at(sql: Session) -> None:
     read = (
         "select sum(pg_stat_get_xact_tuples_returned(i) + pg_stat_get_xact_numscans(i)) "
         "from unnest(array['holdfast.retry_policy'::regclass, 'holdfast.queue', "
@@ -68,7 +72,9 @@ def test_once_upkeep_has_come_by_no_policy_is_looked_at(sql):
     assert looked_at() == 0
 
 
-def test_a_policy_that_is_declared_again_as_it_is_waits_for_nobody(sql, other, attempts):
+def test_a_policy_that_is_declared_again_as_it_is_waits_for_nobody(
+    sql: Session, other: Session, attempts: Callable[..., int]
+) -> None:
     sql.value("declare_retry_policy", task="task", max_attempts=6)
     with other.transaction():
         other.value("set_retry_policy", task="other", max_attempts=7)
@@ -76,14 +82,18 @@ def test_a_policy_that_is_declared_again_as_it_is_waits_for_nobody(sql, other, a
         assert attempts() == 6
 
 
-def test_a_worker_that_declares_does_not_wait_for_changes_of_other_settings(sql, other, attempts):
+def test_a_worker_that_declares_does_not_wait_for_changes_of_other_settings(
+    sql: Session, other: Session, attempts: Callable[..., int]
+) -> None:
     with other.transaction():
         other("select holdfast.configure('other', '{\"retention\": \"1 day\"}')")
         sql.value("declare_retry_policy", task="task", max_attempts=6)
         assert attempts() == 6
 
 
-def test_the_same_declaration_by_many_at_once_is_written_once(sql, other, background):
+def test_the_same_declaration_by_many_at_once_is_written_once(
+    sql: Session, other: Session, background: Background
+) -> None:
     written = "select xmin::text from holdfast.retry_policy where task = 'task'"
     with sql.transaction():
         sql.value("declare_retry_policy", task="task", max_attempts=6)
@@ -98,7 +108,9 @@ def test_the_same_declaration_by_many_at_once_is_written_once(sql, other, backgr
     "change",
     ["truncate holdfast.retry_policy", "update holdfast.retry_policy set task = 'other' where task = 'task'"],
 )
-def test_a_change_past_the_triggers_is_found_by_upkeep(sql, attempts, change):
+def test_a_change_past_the_triggers_is_found_by_upkeep(
+    sql: Session, attempts: Callable[..., int], change: str
+) -> None:
     sql.value("set_retry_policy", task="task", max_attempts=7)
     sql.value("upkeep")
     assert attempts() == 7
@@ -107,7 +119,7 @@ def test_a_change_past_the_triggers_is_found_by_upkeep(sql, attempts, change):
     assert attempts() == 3
 
 
-def test_what_does_not_touch_the_attempts_is_not_counted(sql):
+def test_what_does_not_touch_the_attempts_is_not_counted(sql: Session) -> None:
     counted = "select changes from holdfast.policy_watch"
     sql.value("declare_retry_policy", task="task", max_attempts=6)
     before = sql.one(counted)
@@ -117,21 +129,27 @@ def test_what_does_not_touch_the_attempts_is_not_counted(sql):
     assert sql.one(counted) == before
 
 
-def test_a_lane_that_is_made_while_a_policy_changes(sql, other, attempts):
+def test_a_lane_that_is_made_while_a_policy_changes(
+    sql: Session, other: Session, attempts: Callable[..., int]
+) -> None:
     with other.transaction():
         other.enqueue(queue="mail")
         sql.value("set_retry_policy", task="task", max_attempts=7)
     assert attempts() == 7
 
 
-def test_a_policy_that_changes_while_a_lane_is_made(sql, other, attempts):
+def test_a_policy_that_changes_while_a_lane_is_made(
+    sql: Session, other: Session, attempts: Callable[..., int]
+) -> None:
     with other.transaction():
         other.value("set_retry_policy", task="task", max_attempts=7)
         assert attempts() == 3
     assert attempts() == 7
 
 
-def test_a_lane_that_is_made_by_an_old_snapshot(sql, other, attempts):
+def test_a_lane_that_is_made_by_an_old_snapshot(
+    sql: Session, other: Session, attempts: Callable[..., int]
+) -> None:
     with other.transaction("repeatable read"):
         other("select from holdfast.lane")
         sql.value("set_retry_policy", task="task", max_attempts=7)
@@ -139,7 +157,7 @@ def test_a_lane_that_is_made_by_an_old_snapshot(sql, other, attempts):
     assert attempts() == 7
 
 
-def test_several_changes_in_one_transaction_each_count(sql, attempts):
+def test_several_changes_in_one_transaction_each_count(sql: Session, attempts: Callable[..., int]) -> None:
     with sql.transaction():
         for expected in (5, 6, 7):
             sql.value("set_retry_policy", task="task", max_attempts=expected)
@@ -147,8 +165,8 @@ def test_several_changes_in_one_transaction_each_count(sql, attempts):
 
 
 def test_two_transactions_that_change_several_policies_wait_but_do_not_deadlock(
-    sql, other, attempts, background
-):
+    sql: Session, other: Session, attempts: Callable[..., int], background: Background
+) -> None:
     with sql.transaction():
         sql.value("set_retry_policy", task="one", max_attempts=5)
         done = background(lambda: other.value("set_retry_policy", task="two", max_attempts=6))
@@ -160,8 +178,8 @@ def test_two_transactions_that_change_several_policies_wait_but_do_not_deadlock(
 
 
 def test_a_policy_and_a_setting_in_one_transaction_do_not_deadlock_with_a_setting(
-    sql, other, attempts, background
-):
+    sql: Session, other: Session, attempts: Callable[..., int], background: Background
+) -> None:
     with sql.transaction():
         sql.value("set_retry_policy", task="one", max_attempts=5)
         done = background(lambda: configure(other, "mail", 6))
@@ -172,8 +190,8 @@ def test_a_policy_and_a_setting_in_one_transaction_do_not_deadlock_with_a_settin
 
 
 def test_two_transactions_that_declare_several_policies_wait_but_do_not_deadlock(
-    sql, other, attempts, background
-):
+    sql: Session, other: Session, attempts: Callable[..., int], background: Background
+) -> None:
     with sql.transaction():
         sql.value("declare_retry_policy", task="one", max_attempts=5)
         done = background(lambda: other.value("declare_retry_policy", task="two", max_attempts=6))
@@ -183,7 +201,7 @@ def test_two_transactions_that_declare_several_policies_wait_but_do_not_deadlock
     assert [attempts(task=task) for task in ("one", "two")] == [5, 6]
 
 
-def test_a_change_that_is_rolled_back_never_was(sql, attempts):
+def test_a_change_that_is_rolled_back_never_was(sql: Session, attempts: Callable[..., int]) -> None:
     attempts()
     with sql.connection.transaction(force_rollback=True):
         sql.value("set_retry_policy", task="task", max_attempts=7)
@@ -192,7 +210,7 @@ def test_a_change_that_is_rolled_back_never_was(sql, attempts):
     assert attempts() == 3
 
 
-def test_upkeep_waits_for_no_lane(sql, other, attempts):
+def test_upkeep_waits_for_no_lane(sql: Session, other: Session, attempts: Callable[..., int]) -> None:
     attempts()
     sql.value("set_retry_policy", task="task", max_attempts=7)
     with other.transaction():

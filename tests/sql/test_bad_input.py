@@ -1,9 +1,17 @@
 """What cannot be a job is refused at enqueue, with a named error, by whatever way it comes."""
 
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
 import psycopg
 import pytest
 
+from tests.sql.sessions import Refused, Session
+
 LIMIT = 262_144
+
+Way = Callable[[Session, Any], Any]
 
 
 def text_of(size: int) -> str:
@@ -11,7 +19,7 @@ def text_of(size: int) -> str:
     return '"' + "x" * (size - 2) + '"'
 
 
-def copy(sql, payload: str) -> None:
+def copy(sql: Session, payload: str) -> None:
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with sql.connection.cursor().copy("copy holdfast.job (lane_id, task, payload) from stdin") as rows:
         rows.write_row((lane, "task", payload))
@@ -25,7 +33,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_payload_of_exactly_the_limit_is_welcome_and_one_byte_more_is_not(sql, way, refused):
+def test_a_payload_of_exactly_the_limit_is_welcome_and_one_byte_more_is_not(
+    sql: Session, way: str, refused: Refused
+) -> None:
     WAYS[way](sql, text_of(LIMIT))
     before = sql.one("select count(*) from holdfast.job")
     with refused("HF004") as error:
@@ -35,7 +45,7 @@ def test_a_payload_of_exactly_the_limit_is_welcome_and_one_byte_more_is_not(sql,
     assert sql.one("select count(*) from holdfast.job") == before
 
 
-def test_a_queue_has_its_own_limit(sql, refused):
+def test_a_queue_has_its_own_limit(sql: Session, refused: Refused) -> None:
     sql("insert into holdfast.queue (name, payload_limit) values ('small', 1024)")
     sql.enqueue(queue="small", payload=text_of(1024))
     with refused("HF004") as error:
@@ -47,7 +57,7 @@ def test_a_queue_has_its_own_limit(sql, refused):
         sql.enqueue(queue="default", payload=text_of(2049))
 
 
-def test_the_limit_counts_bytes_of_text_not_what_is_stored(sql, refused):
+def test_the_limit_counts_bytes_of_text_not_what_is_stored(sql: Session, refused: Refused) -> None:
     sql("update holdfast.queue set payload_limit = 1024 where name = '*'")
     # One byte of jsonb is six of text, and a number of 16 bytes can have 131,072 digits.
     sql.enqueue(payload='"' + r"\u0001" * 170 + '"')
@@ -62,7 +72,7 @@ def test_the_limit_counts_bytes_of_text_not_what_is_stored(sql, refused):
         sql.enqueue(payload='"' + "é" * 512 + '"')
 
 
-def test_the_limit_looks_through_compression(sql, refused):
+def test_the_limit_looks_through_compression(sql: Session, refused: Refused) -> None:
     sql("create temp table stored as select to_jsonb(repeat('x', 300000)) as payload")
     assert sql.one("select pg_column_size(payload) from stored") < 10_000
     with refused("HF004"):
@@ -72,19 +82,19 @@ def test_the_limit_looks_through_compression(sql, refused):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_nul_has_no_place_in_a_payload(sql, way):
+def test_nul_has_no_place_in_a_payload(sql: Session, way: str) -> None:
     with pytest.raises(psycopg.DataError):
         WAYS[way](sql, r'{"a": "\u0000"}')
     assert sql("select from holdfast.job") == []
 
 
 @pytest.mark.parametrize("payload", [r'"\ud800"', "1e400000", "{", "NaN"])
-def test_what_json_cannot_hold_is_refused(sql, payload):
+def test_what_json_cannot_hold_is_refused(sql: Session, payload: str) -> None:
     with pytest.raises(psycopg.DataError):
         sql.enqueue(payload=payload)
 
 
-def test_a_payload_of_sql_null_is_refused_but_json_null_is_a_value(sql, refused):
+def test_a_payload_of_sql_null_is_refused_but_json_null_is_a_value(sql: Session, refused: Refused) -> None:
     with refused("HF008") as error:
         sql.enqueue(payload=None)
     assert error.detail["field"] == "payload"
@@ -95,7 +105,9 @@ def test_a_payload_of_sql_null_is_refused_but_json_null_is_a_value(sql, refused)
     "name", ["", " ", "Mail", "a b", "a/b", "é", "x" * 101, "a\n", "a'b", "a;b", "*", None], ids=repr
 )
 @pytest.mark.parametrize("field", ["task", "queue"])
-def test_a_name_that_breaks_the_rules_is_refused(sql, field, name, refused):
+def test_a_name_that_breaks_the_rules_is_refused(
+    sql: Session, field: str, name: str | None, refused: Refused
+) -> None:
     options = {"task": "good", "queue": "good", field: name}
     with refused("HF005") as error:
         sql.value("enqueue", **options)
@@ -106,14 +118,16 @@ def test_a_name_that_breaks_the_rules_is_refused(sql, field, name, refused):
             sql.rows("enqueue_many", tasks=["ok", options["task"]], queues=["ok", options["queue"]])
 
 
-def test_every_character_of_the_rules_makes_a_name(sql):
+def test_every_character_of_the_rules_makes_a_name(sql: Session) -> None:
     names = ["a", "x" * 100, "0", "_", ".", ":", "-", "mail.welcome:v2_3-4"]
     for name in names:
         sql.enqueue(name, queue=name)
     assert {job.queue for job in sql.claim()} == set(names)
 
 
-def test_a_bad_name_is_refused_under_an_id_of_the_callers_too(sql, new_lease, refused):
+def test_a_bad_name_is_refused_under_an_id_of_the_callers_too(
+    sql: Session, new_lease: Callable[[], UUID], refused: Refused
+) -> None:
     for name in ("Bad", None):
         with refused("HF005"):
             sql.value("enqueue", task=name, id=new_lease())
@@ -123,7 +137,9 @@ def test_a_bad_name_is_refused_under_an_id_of_the_callers_too(sql, new_lease, re
 
 
 @pytest.mark.parametrize("priority", [-32769, 32768, 2_000_000_000, None])
-def test_a_priority_outside_the_range_is_refused(sql, priority, refused):
+def test_a_priority_outside_the_range_is_refused(
+    sql: Session, priority: int | None, refused: Refused
+) -> None:
     with refused("HF008") as error:
         sql.enqueue(priority=priority)
     assert error.detail["field"] == "priority"
@@ -134,7 +150,9 @@ def test_a_priority_outside_the_range_is_refused(sql, priority, refused):
 
 
 @pytest.mark.parametrize("amount", [0, -1, 32768])
-def test_a_number_of_attempts_outside_the_range_is_refused(sql, amount, refused):
+def test_a_number_of_attempts_outside_the_range_is_refused(
+    sql: Session, amount: int, refused: Refused
+) -> None:
     with refused("HF008") as error:
         sql.enqueue(max_attempts=amount)
     assert error.detail["field"] == "max_attempts"
@@ -154,18 +172,18 @@ def test_a_number_of_attempts_outside_the_range_is_refused(sql, amount, refused)
     ],
     ids=str,
 )
-def test_an_absurd_time_is_refused(sql, when, refused):
+def test_an_absurd_time_is_refused(sql: Session, when: dict[str, Any], refused: Refused) -> None:
     with refused("HF008") as error:
         sql.enqueue(**when)
     assert error.detail["field"] == ("delay" if "delay" in when else "run_at")
-    arrays = {f"{name}s": [None, value] for name, value in when.items()}
+    arrays: dict[str, Any] = {f"{name}s": [None, value] for name, value in when.items()}
     with refused("HF008"):
         sql.enqueue_many(2, **arrays)
     assert sql("select from holdfast.job") == []
 
 
 @pytest.mark.parametrize("when", ["infinity", "33000-01-01 00:00+00"])
-def test_an_absurd_time_is_refused_by_copy_too(sql, when, refused):
+def test_an_absurd_time_is_refused_by_copy_too(sql: Session, when: str, refused: Refused) -> None:
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with refused("HF008"):
         sql("insert into holdfast.job (lane_id, task, run_at) values (%s, 'task', %s)", lane, when)
@@ -184,13 +202,13 @@ UNREADABLE = {
 }
 
 
-def running(sql):
+def running(sql: Session) -> Any:
     sql.enqueue()
     return sql.claim_one()
 
 
-def _on_running(verb, **names):
-    def way(sql, value):
+def _on_running(verb: str, **names: Any) -> Way:
+    def way(sql: Session, value: Any) -> None:
         job = running(sql)
         given = {name: value if said is ... else said for name, said in names.items()}
         sql.value(verb, id=job.id, lease=job.lease, **given)
@@ -198,8 +216,8 @@ def _on_running(verb, **names):
     return way
 
 
-def _many(call):
-    def way(sql, value):
+def _many(call: str) -> Way:
+    def way(sql: Session, value: Any) -> None:
         job = running(sql)
         sql(call, job.id, job.lease, value)
 
@@ -235,7 +253,9 @@ OBJECT_WAYS = {
 
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("value", UNREADABLE)
-def test_what_python_cannot_read_again_is_refused_by_every_way_in(sql, way, value, refused):
+def test_what_python_cannot_read_again_is_refused_by_every_way_in(
+    sql: Session, way: str, value: str, refused: Refused
+) -> None:
     with refused("HF008") as error:
         EVERY_WAY[way](sql, UNREADABLE[value])
     assert error.detail["field"] in {"payload", "headers", "result", "data"}
@@ -245,23 +265,25 @@ def test_what_python_cannot_read_again_is_refused_by_every_way_in(sql, way, valu
 
 @pytest.mark.parametrize("way", OBJECT_WAYS)
 @pytest.mark.parametrize("value", UNREADABLE)
-def test_a_checkpoint_that_python_cannot_read_again_is_refused(sql, way, value, refused):
+def test_a_checkpoint_that_python_cannot_read_again_is_refused(
+    sql: Session, way: str, value: str, refused: Refused
+) -> None:
     with refused("HF008") as error:
         OBJECT_WAYS[way](sql, f'{{"a": {UNREADABLE[value]}}}')
     assert error.detail["field"] == "state"
 
 
 @pytest.mark.parametrize("way", EVERY_WAY)
-def test_what_python_can_just_read_is_welcome_by_every_way_in(sql, way):
+def test_what_python_can_just_read_is_welcome_by_every_way_in(sql: Session, way: str) -> None:
     EVERY_WAY[way](sql, "[" * 199 + "1" + "]" * 199)
 
 
-def test_the_deepest_and_the_largest_are_welcome(sql):
+def test_the_deepest_and_the_largest_are_welcome(sql: Session) -> None:
     for payload in (DEEPEST, LARGEST, '{"a": 1e-400}', '"' + "1" * 5000 + '"'):
         for way in WAYS.values():
             way(sql, payload)
 
 
-def test_a_value_as_deep_as_the_server_reads_is_refused_by_name(sql, refused):
+def test_a_value_as_deep_as_the_server_reads_is_refused_by_name(sql: Session, refused: Refused) -> None:
     with refused("HF008"):
         sql.enqueue(payload="[" * 5000 + "]" * 5000)

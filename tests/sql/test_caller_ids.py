@@ -1,21 +1,24 @@
 """An id of the caller's: the same call twice is one job, whatever happens in between."""
 
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Connect, Refused, Session, Together
+
 
 @pytest.fixture
-def job_id():
+def job_id() -> UUID:
     return uuid4()
 
 
-def jobs(sql):
+def jobs(sql: Session) -> int:
     return sql.one("select count(*) from holdfast.jobs")
 
 
-def test_the_same_id_again_returns_the_first_job_and_adds_none(sql, job_id):
+def test_the_same_id_again_returns_the_first_job_and_adds_none(sql: Session, job_id: UUID) -> None:
     assert sql.enqueue("pay", payload='{"a": 1, "b": 2}', id=job_id) == job_id
     # The order of keys in a JSON object says nothing, and where it runs is not what it is.
     assert sql.enqueue("pay", payload='{"b": 2, "a": 1}', id=job_id, queue="other", priority=7) == job_id
@@ -23,7 +26,7 @@ def test_the_same_id_again_returns_the_first_job_and_adds_none(sql, job_id):
     assert sql.job(job_id).queue == "default"
 
 
-def test_another_payload_under_the_same_id_is_refused(sql, job_id, refused):
+def test_another_payload_under_the_same_id_is_refused(sql: Session, job_id: UUID, refused: Refused) -> None:
     sql.enqueue("pay", payload='{"amount": 1}', id=job_id)
     with refused("HF007") as error:
         sql.enqueue("pay", payload='{"amount": 2}', id=job_id)
@@ -32,7 +35,7 @@ def test_another_payload_under_the_same_id_is_refused(sql, job_id, refused):
     assert sql.job(job_id).payload == {"amount": 1}
 
 
-def test_another_task_under_the_same_id_is_refused(sql, job_id, refused):
+def test_another_task_under_the_same_id_is_refused(sql: Session, job_id: UUID, refused: Refused) -> None:
     sql.enqueue("pay", id=job_id)
     with refused("HF007") as error:
         sql.enqueue("refund", id=job_id)
@@ -40,7 +43,9 @@ def test_another_task_under_the_same_id_is_refused(sql, job_id, refused):
 
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])
-def test_an_id_stays_used_after_its_job_has_ended(sql, job_id, end, refused):
+def test_an_id_stays_used_after_its_job_has_ended(
+    sql: Session, job_id: UUID, end: str, refused: Refused
+) -> None:
     sql.enqueue("pay", id=job_id)
     if end == "cancelled":
         sql.value("cancel", id=job_id)
@@ -55,14 +60,14 @@ def test_an_id_stays_used_after_its_job_has_ended(sql, job_id, end, refused):
         sql.enqueue("pay", payload="[2]", id=job_id)
 
 
-def test_an_id_whose_transaction_was_rolled_back_is_free(sql, job_id):
+def test_an_id_whose_transaction_was_rolled_back_is_free(sql: Session, job_id: UUID) -> None:
     with sql.connection.transaction(force_rollback=True):
         sql.enqueue("pay", payload="[1]", id=job_id)
     assert sql.enqueue("pay", payload="[2]", id=job_id) == job_id
     assert sql.job(job_id).payload == [2]
 
 
-def test_an_id_whose_savepoint_was_rolled_back_is_free(sql, job_id):
+def test_an_id_whose_savepoint_was_rolled_back_is_free(sql: Session, job_id: UUID) -> None:
     with sql.connection.transaction():
         with sql.connection.transaction(force_rollback=True):
             sql.enqueue("pay", payload="[1]", id=job_id)
@@ -70,7 +75,9 @@ def test_an_id_whose_savepoint_was_rolled_back_is_free(sql, job_id):
     assert sql.job(job_id).payload == [2]
 
 
-def test_the_second_caller_waits_for_the_first_and_makes_no_second_job(sql, other, job_id, background):
+def test_the_second_caller_waits_for_the_first_and_makes_no_second_job(
+    sql: Session, other: Session, job_id: UUID, background: Background
+) -> None:
     with sql.connection.transaction():
         sql.enqueue("pay", id=job_id)
         second = background(lambda: other.enqueue("pay", id=job_id))
@@ -79,7 +86,9 @@ def test_the_second_caller_waits_for_the_first_and_makes_no_second_job(sql, othe
     assert jobs(sql) == 1
 
 
-def test_the_second_caller_makes_the_job_if_the_first_rolls_back(sql, other, job_id, background):
+def test_the_second_caller_makes_the_job_if_the_first_rolls_back(
+    sql: Session, other: Session, job_id: UUID, background: Background
+) -> None:
     with sql.connection.transaction(force_rollback=True):
         sql.enqueue("pay", payload="[1]", id=job_id)
         second = background(lambda: other.enqueue("pay", payload="[2]", id=job_id))
@@ -88,7 +97,9 @@ def test_the_second_caller_makes_the_job_if_the_first_rolls_back(sql, other, job
     assert sql.job(job_id).payload == [2]
 
 
-def test_twenty_callers_at_once_make_one_job(sql, connect, together, job_id):
+def test_twenty_callers_at_once_make_one_job(
+    sql: Session, connect: Connect, together: Together, job_id: UUID
+) -> None:
     sessions = [connect() for _ in range(20)]
     results = together(*[lambda it=it: it.enqueue("pay", id=job_id) for it in sessions])
     assert set(results) == {job_id}
@@ -96,7 +107,9 @@ def test_twenty_callers_at_once_make_one_job(sql, connect, together, job_id):
 
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-def test_an_id_is_one_job_under_a_snapshot_too(sql, other, job_id, isolation, refused):
+def test_an_id_is_one_job_under_a_snapshot_too(
+    sql: Session, other: Session, job_id: UUID, isolation: str, refused: Refused
+) -> None:
     other.enqueue("pay", id=job_id)
     with sql.transaction(isolation):
         assert sql.enqueue("pay", id=job_id) == job_id
@@ -109,7 +122,9 @@ def test_an_id_is_one_job_under_a_snapshot_too(sql, other, job_id, isolation, re
     assert jobs(sql) == 1
 
 
-def test_an_id_used_since_the_snapshot_is_a_collision_never_a_second_job(sql, other, job_id):
+def test_an_id_used_since_the_snapshot_is_a_collision_never_a_second_job(
+    sql: Session, other: Session, job_id: UUID
+) -> None:
     sql("begin isolation level repeatable read")
     sql("select 1")  # takes the snapshot
     other.enqueue("pay", id=job_id)
@@ -121,7 +136,7 @@ def test_an_id_used_since_the_snapshot_is_a_collision_never_a_second_job(sql, ot
     assert jobs(sql) == 1
 
 
-def test_ids_in_a_call_for_many_are_each_one_job(sql):
+def test_ids_in_a_call_for_many_are_each_one_job(sql: Session) -> None:
     known, new, twice = sorted(uuid4() for _ in range(3))
     sql.enqueue("pay", payload="[0]", id=known)
     payloads = ["[2]", "[0]", "[1]", "[2]", "[9]"]
@@ -133,18 +148,22 @@ def test_ids_in_a_call_for_many_are_each_one_job(sql):
     assert jobs(sql) == 4
 
 
-def test_one_id_twice_in_a_call_with_different_payloads_is_refused(sql, job_id, refused):
+def test_one_id_twice_in_a_call_with_different_payloads_is_refused(
+    sql: Session, job_id: UUID, refused: Refused
+) -> None:
     with refused("HF007"):
         sql.enqueue_many(2, "pay", payloads=["[1]", "[2]"], ids=[job_id, job_id])
     assert jobs(sql) == 0
 
 
-def test_callers_with_the_same_ids_in_opposite_orders_do_not_deadlock(sql, connect, together):
+def test_callers_with_the_same_ids_in_opposite_orders_do_not_deadlock(
+    sql: Session, connect: Connect, together: Together
+) -> None:
     # The planner would note the ids in the order given, unless it is told not to.
     ids = [uuid4() for _ in range(300)]
     sessions = [connect() for _ in range(4)]
 
-    def enqueue(session, order):
+    def enqueue(session: Session, order: list[UUID]) -> None:
         for part in range(0, 300, 50):
             session.enqueue_many(50, "pay", ids=order[part : part + 50])
 
@@ -160,7 +179,7 @@ def test_callers_with_the_same_ids_in_opposite_orders_do_not_deadlock(sql, conne
         assert jobs(sql) == 300
 
 
-def test_an_id_is_forgotten_after_7_days(sql, clock, job_id):
+def test_an_id_is_forgotten_after_7_days(sql: Session, clock: Clock, job_id: UUID) -> None:
     sql.enqueue("pay", payload="[1]", id=job_id)
     sql.finish([sql.claim_one()])
     clock.advance(days=6.9)
@@ -173,7 +192,9 @@ def test_an_id_is_forgotten_after_7_days(sql, clock, job_id):
     assert sql.job(job_id).state == "pending"
 
 
-def test_an_id_is_known_as_long_as_its_job_lives(sql, clock, job_id, refused):
+def test_an_id_is_known_as_long_as_its_job_lives(
+    sql: Session, clock: Clock, job_id: UUID, refused: Refused
+) -> None:
     sql.enqueue("pay", payload="[1]", id=job_id)
     clock.advance(days=20)
     sql.value("upkeep")
@@ -183,7 +204,9 @@ def test_an_id_is_known_as_long_as_its_job_lives(sql, clock, job_id, refused):
     assert jobs(sql) == 1
 
 
-def test_a_job_under_an_id_used_before_can_die_beside_the_old_letter(sql, clock, job_id):
+def test_a_job_under_an_id_used_before_can_die_beside_the_old_letter(
+    sql: Session, clock: Clock, job_id: UUID
+) -> None:
     for n in (1, 2):
         sql.enqueue("pay", payload=f"[{n}]", id=job_id)
         sql.value("fail", id=job_id, lease=sql.claim_one().lease, error=f"no {n}", retry=False)

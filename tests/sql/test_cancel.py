@@ -1,12 +1,15 @@
 """Cancels: many at a time, by queue and task, told to the worker that holds the job; one winner in a race."""
 
 import threading
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from tests.sql.sessions import Background, Connect, Refused, Session
 
-def test_each_of_many_is_answered_for(sql):
+
+def test_each_of_many_is_answered_for(sql: Session) -> None:
     waiting, delayed, done = sql.enqueue("a"), sql.enqueue("a", delay="1 hour"), sql.enqueue("b")
     (job,) = sql.claim(tasks=["b"])
     sql.value("complete", id=job.id, lease=job.lease)
@@ -26,7 +29,7 @@ def test_each_of_many_is_answered_for(sql):
     assert sql.rows("cancel_many", ids=[]) == []
 
 
-def test_a_queue_or_a_task_is_called_off_in_batches(sql):
+def test_a_queue_or_a_task_is_called_off_in_batches(sql: Session) -> None:
     sql.enqueue_many(5, "a", queues=["mail"] * 5)
     sql.enqueue_many(3, "b", queues=["mail"] * 3)
     spared = sql.enqueue("a")
@@ -40,7 +43,7 @@ def test_a_queue_or_a_task_is_called_off_in_batches(sql):
     assert sql.state(spared) == "pending"
 
 
-def test_batches_go_on_where_the_one_before_has_ended(sql):
+def test_batches_go_on_where_the_one_before_has_ended(sql: Session) -> None:
     nil = sql.enqueue("a", id=UUID(int=0))
     ids = sorted([nil, *(sql.enqueue("a") for _ in range(4))])
     first, second, third = ids[:2], ids[2:4], ids[4:]
@@ -55,7 +58,9 @@ def test_batches_go_on_where_the_one_before_has_ended(sql):
     ("options", "field"),
     [({}, "queue"), ({"task": "a", "state": "dead"}, "state"), ({"task": "a", "amount": 0}, "amount")],
 )
-def test_a_cancel_that_is_too_wide_or_wrong_is_refused(sql, refused, options, field):
+def test_a_cancel_that_is_too_wide_or_wrong_is_refused(
+    sql: Session, refused: Refused, options: dict[str, Any], field: str
+) -> None:
     job_id = sql.enqueue("a")
     with refused("HF008") as error:
         sql.rows("cancel_matching", **options)
@@ -63,7 +68,7 @@ def test_a_cancel_that_is_too_wide_or_wrong_is_refused(sql, refused, options, fi
     assert sql.state(job_id) == "pending"
 
 
-def test_the_worker_that_holds_a_job_hears_of_it_until_it_has_ended(sql):
+def test_the_worker_that_holds_a_job_hears_of_it_until_it_has_ended(sql: Session) -> None:
     sql.enqueue_many(2)
     worker, stranger = uuid4(), uuid4()
     first, second = sql.claim(worker=worker)
@@ -78,7 +83,9 @@ def test_the_worker_that_holds_a_job_hears_of_it_until_it_has_ended(sql):
     assert sql.one("select count(*) from holdfast.cancellation") == 0
 
 
-def test_only_jobs_that_are_still_in_that_state_are_called_off(sql, other, background):
+def test_only_jobs_that_are_still_in_that_state_are_called_off(
+    sql: Session, other: Session, background: Background
+) -> None:
     """Who cancels what waits does not mean what runs by then."""
     sql.enqueue("a")
     with other.transaction():
@@ -89,7 +96,9 @@ def test_only_jobs_that_are_still_in_that_state_are_called_off(sql, other, backg
     assert sql.live(job.id).cancel_requested_at is None
 
 
-def test_a_job_that_was_replayed_and_claimed_meanwhile_is_not_taken_from_its_worker(sql, connect, background):
+def test_a_job_that_was_replayed_and_claimed_meanwhile_is_not_taken_from_its_worker(
+    sql: Session, connect: Connect, background: Background
+) -> None:
     first, second = sorted(sql.enqueue_many(2))
     for job in sql.claim():
         if job.id == second:
@@ -110,7 +119,7 @@ def test_a_job_that_was_replayed_and_claimed_meanwhile_is_not_taken_from_its_wor
 
 
 @pytest.mark.parametrize("outcome", ["failed", "snoozed", "released", "interrupted", "cancelled"])
-def test_every_end_but_completion_is_then_a_cancel(sql, outcome):
+def test_every_end_but_completion_is_then_a_cancel(sql: Session, outcome: str) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     assert sql.value("cancel", id=job_id) == "requested"
@@ -118,7 +127,7 @@ def test_every_end_but_completion_is_then_a_cancel(sql, outcome):
     assert sql.state(job_id) == "cancelled"
 
 
-def test_two_hundred_races_have_one_winner_each(sql, connect):
+def test_two_hundred_races_have_one_winner_each(sql: Session, connect: Connect) -> None:
     """Whoever cancels and whoever completes both learn who won, and nothing is left unfinished."""
     sql.enqueue_many(200)
     jobs = sql.claim_all()
@@ -126,12 +135,12 @@ def test_two_hundred_races_have_one_winner_each(sql, connect):
     refusals: list[object] = []
     gate = threading.Barrier(2)
 
-    def cancel(session) -> None:
+    def cancel(session: Session) -> None:
         for job in jobs:
             gate.wait()
             answers[job.id] = session.value("cancel", id=job.id)
 
-    def complete(session) -> None:
+    def complete(session: Session) -> None:
         for number, job in enumerate(jobs):
             gate.wait()
             # Half of them complete, the others fail for good: as cancelled, if the cancel came first.

@@ -3,11 +3,12 @@
 import pytest
 
 from holdfast.values import call
+from tests.sql.sessions import Refused, Session
 
 OURS = "p.pronamespace = 'holdfast'::regnamespace"
 
 
-def test_every_function_has_a_comment(sql):
+def test_every_function_has_a_comment(sql: Session) -> None:
     undescribed = sql(
         f"select p.oid::regprocedure::text from pg_proc p where {OURS} "
         "and nullif(obj_description(p.oid, 'pg_proc'), '') is null"
@@ -15,7 +16,7 @@ def test_every_function_has_a_comment(sql):
     assert undescribed == []
 
 
-def test_every_table_view_and_type_has_a_comment(sql):
+def test_every_table_view_and_type_has_a_comment(sql: Session) -> None:
     undescribed = sql(
         "select c.relname from pg_class c where c.relnamespace = 'holdfast'::regnamespace "
         "and c.relkind in ('r', 'p', 'v', 'c') and c.relname <> 'test_clock' and not c.relispartition "
@@ -25,7 +26,7 @@ def test_every_table_view_and_type_has_a_comment(sql):
     assert undescribed == []
 
 
-def test_functions_with_the_owners_rights_pin_their_search_path(sql):
+def test_functions_with_the_owners_rights_pin_their_search_path(sql: Session) -> None:
     definers = sql(
         f"select p.oid::regprocedure::text, p.proconfig from pg_proc p where {OURS} and p.prosecdef"
     )
@@ -34,7 +35,7 @@ def test_functions_with_the_owners_rights_pin_their_search_path(sql):
     assert [name for name, settings in definers if pinned not in (settings or [])] == []
 
 
-def test_nothing_may_be_called_by_everybody(sql):
+def test_nothing_may_be_called_by_everybody(sql: Session) -> None:
     # The clock is the tests' own here, and open.
     open_to_all = sql(
         f"select p.oid::regprocedure::text from pg_proc p where {OURS} and p.proname <> 'clock' "
@@ -43,7 +44,7 @@ def test_nothing_may_be_called_by_everybody(sql):
     assert open_to_all == []
 
 
-def test_no_table_is_open_to_everybody(sql):
+def test_no_table_is_open_to_everybody(sql: Session) -> None:
     open_to_all = sql(
         "select c.relname from pg_class c, aclexplode(c.relacl) a "
         "where c.relnamespace = 'holdfast'::regnamespace and a.grantee = 0"
@@ -52,7 +53,7 @@ def test_no_table_is_open_to_everybody(sql):
     assert sql.one("select has_schema_privilege('public', 'holdfast', 'usage')") is False
 
 
-def test_a_role_with_no_rights_can_call_and_read_nothing(sql, refused):
+def test_a_role_with_no_rights_can_call_and_read_nothing(sql: Session, refused: Refused) -> None:
     sql("create role holdfast_nobody")
     try:
         with sql.connection.transaction(force_rollback=True):
@@ -68,7 +69,7 @@ def test_a_role_with_no_rights_can_call_and_read_nothing(sql, refused):
         sql("drop role holdfast_nobody")
 
 
-def test_a_role_that_may_call_a_function_needs_no_right_on_any_table(sql):
+def test_a_role_that_may_call_a_function_needs_no_right_on_any_table(sql: Session) -> None:
     """The whole life of a job, for a role that may only execute the interface."""
     sql("create role holdfast_caller")
     try:
@@ -108,7 +109,7 @@ def test_a_role_that_may_call_a_function_needs_no_right_on_any_table(sql):
 
 
 @pytest.mark.parametrize("name", sorted(call.FUNCTIONS))
-def test_python_believes_of_a_function_what_the_catalog_says(sql, name):
+def test_python_believes_of_a_function_what_the_catalog_says(sql: Session, name: str) -> None:
     function = call.FUNCTIONS[name]
     ((names, types),) = sql(
         "select coalesce(p.proargnames[1:p.pronargs], '{}'), "
@@ -127,7 +128,7 @@ def test_python_believes_of_a_function_what_the_catalog_says(sql, name):
     sql(f"explain select {function.columns} from holdfast.{name}({arguments})")
 
 
-def test_parameters_can_be_named_in_sql(sql):
+def test_parameters_can_be_named_in_sql(sql: Session) -> None:
     """A name that is also a keyword could not be written before `=>`."""
     assert sql("select holdfast.retry_delay(task => 't', attempt => 2) is not null") == [(True,)]
     assert sql(
@@ -135,7 +136,7 @@ def test_parameters_can_be_named_in_sql(sql):
     )
 
 
-def test_who_forbids_sequential_scans_forbids_jit_too(sql):
+def test_who_forbids_sequential_scans_forbids_jit_too(sql: Session) -> None:
     """Before PostgreSQL 18, one that is made all the same is taken for so expensive that it is compiled."""
     found = sql(
         "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace "

@@ -5,8 +5,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from tests.sql.sessions import Background, Refused, Session
 
-def test_a_claim_needs_no_arguments(sql):
+
+def test_a_claim_needs_no_arguments(sql: Session) -> None:
     for _ in range(11):
         sql.enqueue()
     jobs = sql.rows("claim")
@@ -16,7 +18,7 @@ def test_a_claim_needs_no_arguments(sql):
     assert sql.job(jobs[0].id).worker == jobs[0].worker
 
 
-def test_a_claim_hands_out_what_a_worker_must_know(sql):
+def test_a_claim_hands_out_what_a_worker_must_know(sql: Session) -> None:
     job_id = sql.enqueue(
         "mail", payload='{"a": 1}', queue="q", priority=7, max_attempts=4, headers='{"h": 2}'
     )
@@ -30,20 +32,20 @@ def test_a_claim_hands_out_what_a_worker_must_know(sql):
     assert row.created_at == job.created_at <= row.claimed_at == row.changed_at
 
 
-def test_higher_priorities_go_first(sql):
+def test_higher_priorities_go_first(sql: Session) -> None:
     priorities = [100, -32768, 32767, 0, 150, 30, 150]
     sql.enqueue_many(len(priorities), priorities=priorities)
     assert [job.priority for job in sql.claim_all()] == sorted(priorities, reverse=True)
 
 
-def test_what_goes_before_other_jobs_can_be_claimed_alone(sql):
+def test_what_goes_before_other_jobs_can_be_claimed_alone(sql: Session) -> None:
     sql.enqueue_many(4, priorities=[100, 101, 200, 99])
     assert [job.priority for job in sql.claim_all(above=100)] == [200, 101]
     assert sql.claim_all(above=100) == []
     assert [job.priority for job in sql.claim_all()] == [100, 99]
 
 
-def test_within_a_priority_first_come_first_served_across_tasks_and_queues(sql):
+def test_within_a_priority_first_come_first_served_across_tasks_and_queues(sql: Session) -> None:
     order = [(f"task{n % 7}", f"queue{n % 3}") for n in range(200)]
     random.Random(1).shuffle(order)
     ids = [sql.enqueue(task, queue=queue) for task, queue in order]
@@ -53,7 +55,7 @@ def test_within_a_priority_first_come_first_served_across_tasks_and_queues(sql):
     assert claimed == ids
 
 
-def test_a_thousand_priorities_are_served_in_order(sql):
+def test_a_thousand_priorities_are_served_in_order(sql: Session) -> None:
     priorities = [n - 500 for n in range(1000)] * 3
     random.Random(2).shuffle(priorities)
     sql.enqueue_many(3000, priorities=priorities)
@@ -65,19 +67,19 @@ def test_a_thousand_priorities_are_served_in_order(sql):
 
 @pytest.mark.parametrize("amount", [1, 2, 10, 500])
 @pytest.mark.parametrize("lanes", [1, 13])
-def test_a_claim_never_returns_more_than_asked(sql, amount, lanes):
+def test_a_claim_never_returns_more_than_asked(sql: Session, amount: int, lanes: int) -> None:
     sql.rows("enqueue_many", tasks=[f"task{n % lanes}" for n in range(600)])
     assert len(sql.claim(amount)) == amount
 
 
 @pytest.mark.parametrize("amount", [0, -1, 10_001, None])
-def test_an_amount_outside_its_range_is_refused(sql, amount, refused):
+def test_an_amount_outside_its_range_is_refused(sql: Session, amount: int | None, refused: Refused) -> None:
     with refused("HF008") as error:
         sql.claim(amount)
     assert error.detail["field"] == "amount"
 
 
-def test_a_worker_gets_only_its_queues_and_tasks(sql):
+def test_a_worker_gets_only_its_queues_and_tasks(sql: Session) -> None:
     for queue in ("a", "b"):
         for task in ("x", "y"):
             sql.enqueue(task, queue=queue)
@@ -90,14 +92,14 @@ def test_a_worker_gets_only_its_queues_and_tasks(sql):
     assert [(job.queue, job.task) for job in sql.claim()] == [("b", "y")]
 
 
-def test_a_task_that_no_worker_knows_disturbs_nobody(sql):
+def test_a_task_that_no_worker_knows_disturbs_nobody(sql: Session) -> None:
     sql.enqueue_many(2000, "unknown", priorities=[200] * 2000)
     known = sql.enqueue_many(10, "known")
     assert [job.id for job in sql.claim(tasks=["known"])] == known
     assert sql.one("select count(*) from holdfast.job where state = 'pending' and attempt = 0") == 2000
 
 
-def test_a_paused_queue_hands_nothing_out_and_goes_on_where_it_was(sql):
+def test_a_paused_queue_hands_nothing_out_and_goes_on_where_it_was(sql: Session) -> None:
     ids = [sql.enqueue(queue="a"), sql.enqueue(queue="b"), sql.enqueue(queue="a")]
     sql.value("pause", queue="a")
     assert [job.id for job in sql.claim()] == [ids[1]]
@@ -107,7 +109,7 @@ def test_a_paused_queue_hands_nothing_out_and_goes_on_where_it_was(sql):
     assert [job.id for job in sql.claim()] == [ids[0], ids[2], ids[3]]
 
 
-def test_attempts_are_counted_at_the_claim(sql):
+def test_attempts_are_counted_at_the_claim(sql: Session) -> None:
     job_id = sql.enqueue(max_attempts=2)
     for attempt in (1, 2):
         job = sql.claim_one()
@@ -119,7 +121,9 @@ def test_attempts_are_counted_at_the_claim(sql):
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_no_job_is_claimed_before_it_was_created_or_due(sql, other, background, lanes):
+def test_no_job_is_claimed_before_it_was_created_or_due(
+    sql: Session, other: Session, background: Background, lanes: int
+) -> None:
     worker = sql.value("register")
     delayed = sql.enqueue("delayed", delay="1 hour")
     with sql.transaction():
@@ -133,7 +137,7 @@ def test_no_job_is_claimed_before_it_was_created_or_due(sql, other, background, 
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_no_job_is_claimed_in_the_future_where_the_clock_was_set_back(sql, lanes):
+def test_no_job_is_claimed_in_the_future_where_the_clock_was_set_back(sql: Session, lanes: int) -> None:
     sql("select holdfast.test_advance(3600)")
     ids = [sql.enqueue(f"task.{number}") for number in range(lanes)]
     sql("select holdfast.test_advance(-3600)")
@@ -142,7 +146,9 @@ def test_no_job_is_claimed_in_the_future_where_the_clock_was_set_back(sql, lanes
 
 
 @pytest.mark.parametrize("waits", ["scheduled", "pending"])
-def test_a_job_whose_maximum_was_lowered_below_its_attempts_is_never_claimed(sql, waits):
+def test_a_job_whose_maximum_was_lowered_below_its_attempts_is_never_claimed(
+    sql: Session, waits: str
+) -> None:
     job_id, behind = sql.enqueue(max_attempts=5), sql.enqueue()
     for _ in range(2):
         job = sql.claim_one()
@@ -158,7 +164,7 @@ def test_a_job_whose_maximum_was_lowered_below_its_attempts_is_never_claimed(sql
     assert (dead.state, dead.attempt, dead.max_attempts, dead.last_error) == ("dead", 2, 2, "no")
 
 
-def test_spent_jobs_at_the_front_do_not_hide_others_of_their_priority(sql):
+def test_spent_jobs_at_the_front_do_not_hide_others_of_their_priority(sql: Session) -> None:
     # Two lanes of returned jobs; all of the first one's are out of attempts.
     spent = [sql.enqueue("spent", max_attempts=9) for _ in range(10)]
     good = [sql.enqueue("good", max_attempts=9) for _ in range(10)]
@@ -171,7 +177,7 @@ def test_spent_jobs_at_the_front_do_not_hide_others_of_their_priority(sql):
     assert {sql.state(job_id) for job_id in spent} == {"dead"}
 
 
-def test_jobs_that_another_claim_has_locked_are_stepped_over(sql, other):
+def test_jobs_that_another_claim_has_locked_are_stepped_over(sql: Session, other: Session) -> None:
     ids = [sql.enqueue(f"task{n % 2}") for n in range(20)]
     with other.connection.transaction():
         assert [job.id for job in other.claim(5)] == ids[:5]
@@ -179,7 +185,7 @@ def test_jobs_that_another_claim_has_locked_are_stepped_over(sql, other):
     assert [job.id for job in sql.claim(10)] == ids[15:]
 
 
-def test_a_less_urgent_job_is_not_taken_while_a_more_urgent_one_is_free(sql, other):
+def test_a_less_urgent_job_is_not_taken_while_a_more_urgent_one_is_free(sql: Session, other: Session) -> None:
     # The first 10 by order are in one lane and locked: the other lane's must come before the low one.
     locked = [sql.enqueue("a") for _ in range(10)]
     free = [sql.enqueue("b") for _ in range(10)]
@@ -189,7 +195,7 @@ def test_a_less_urgent_job_is_not_taken_while_a_more_urgent_one_is_free(sql, oth
         assert [job.id for job in sql.claim(10)] == free
 
 
-def test_a_claim_rolled_back_is_claimed_again_without_a_count(sql, other):
+def test_a_claim_rolled_back_is_claimed_again_without_a_count(sql: Session, other: Session) -> None:
     job_id = sql.enqueue()
     with other.connection.transaction(force_rollback=True):
         assert other.claim_one().id == job_id
@@ -197,7 +203,7 @@ def test_a_claim_rolled_back_is_claimed_again_without_a_count(sql, other):
     assert sql.claim_one().attempt == 1
 
 
-def test_a_claim_is_bounded_in_bytes_but_never_below_one_job(sql):
+def test_a_claim_is_bounded_in_bytes_but_never_below_one_job(sql: Session) -> None:
     sql("update holdfast.queue set payload_limit = 67108864")
     sql("alter table holdfast.job alter payload set storage external")  # no time lost on compression
 
@@ -225,7 +231,7 @@ def test_a_claim_is_bounded_in_bytes_but_never_below_one_job(sql):
     sql("alter table holdfast.job alter payload set storage extended")
 
 
-def test_a_lost_reply_can_be_asked_for_by_worker_and_lease(sql):
+def test_a_lost_reply_can_be_asked_for_by_worker_and_lease(sql: Session) -> None:
     sql.enqueue_many(5, priorities=[1, 5, 3, 5, 2])
     worker, lease = uuid4(), uuid4()
     jobs = sql.claim(worker=worker, lease=lease)

@@ -5,6 +5,8 @@ from operator import attrgetter
 
 import pytest
 
+from tests.sql.sessions import Connect, Session
+
 PUT = """
 insert into holdfast.live (id, lane_id, task, attempt, max_attempts)
 select holdfast.new_id(), holdfast.lane('default', j.priority, j.task, j.kind), j.task, j.attempt, 3
@@ -20,7 +22,14 @@ order by l.priority desc, l.kind desc, j.seq
 """
 
 
-def put(sql, tasks, *, priorities=100, kinds=0, attempts=0):
+def put(
+    sql: Session,
+    tasks: list[str],
+    *,
+    priorities: list[int] | int = 100,
+    kinds: list[int] | int = 0,
+    attempts: list[int] | int = 0,
+) -> None:
     """Put jobs of these tasks into their lanes, in this order."""
     others = [one if isinstance(one, list) else [one] * len(tasks) for one in (priorities, kinds, attempts)]
     sql(PUT, others[0], tasks, others[1], others[2])
@@ -28,7 +37,9 @@ def put(sql, tasks, *, priorities=100, kinds=0, attempts=0):
 
 @pytest.mark.parametrize("newer_tasks", [2, 10, 30])
 @pytest.mark.parametrize("amount", [10, 100, 500])
-def test_a_backlog_of_one_task_is_served_before_newer_jobs_of_others(sql, newer_tasks, amount):
+def test_a_backlog_of_one_task_is_served_before_newer_jobs_of_others(
+    sql: Session, newer_tasks: int, amount: int
+) -> None:
     put(sql, ["old"] * 2000)
     put(sql, [f"new{n % newer_tasks}" for n in range(600 * newer_tasks)])
     served = [job.task for _ in range(2000 // amount) for job in sql.claim(amount)]
@@ -37,7 +48,7 @@ def test_a_backlog_of_one_task_is_served_before_newer_jobs_of_others(sql, newer_
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_claim_takes_exactly_the_oldest_of_the_most_urgent(sql, other, seed):
+def test_a_claim_takes_exactly_the_oldest_of_the_most_urgent(sql: Session, other: Session, seed: int) -> None:
     dice = random.Random(seed)
     # A few large lanes and many small ones, that come one after the other or mixed.
     tasks = [f"task{n}" for n in range(dice.randint(1, 40))]
@@ -70,7 +81,9 @@ def test_a_claim_takes_exactly_the_oldest_of_the_most_urgent(sql, other, seed):
 
 @pytest.mark.parametrize("amount", [1, 50, 1000])
 @pytest.mark.parametrize("mixture", [["a", "b", "c", "d"], ["a", "a", "a", "b"]])
-def test_others_that_claim_meanwhile_get_the_next_ones(sql, connect, mixture, amount):
+def test_others_that_claim_meanwhile_get_the_next_ones(
+    sql: Session, connect: Connect, mixture: list[str], amount: int
+) -> None:
     put(sql, mixture * 1000)
     order = [row[0] for row in sorted(sql(WAITING), key=lambda row: row[4])]
     for number in range(4):
@@ -80,7 +93,7 @@ def test_others_that_claim_meanwhile_get_the_next_ones(sql, connect, mixture, am
         assert list(map(attrgetter("id"), jobs)) == order[number * amount : (number + 1) * amount]
 
 
-def test_many_locked_jobs_in_several_lanes_are_stepped_over(sql, other):
+def test_many_locked_jobs_in_several_lanes_are_stepped_over(sql: Session, other: Session) -> None:
     put(sql, ["a", "b", "c"] * 1000)
     order = [row[0] for row in sql(WAITING)]
     with other.connection.transaction():
@@ -91,7 +104,7 @@ def test_many_locked_jobs_in_several_lanes_are_stepped_over(sql, other):
 
 
 @pytest.mark.parametrize("amount", [1, 20, 300])
-def test_a_claim_locks_only_what_it_takes(sql, other, amount):
+def test_a_claim_locks_only_what_it_takes(sql: Session, other: Session, amount: int) -> None:
     put(sql, ["a", "b", "b", "c", "c", "c", "c"] * 200)
     put(sql, [f"newer{n % 27}" for n in range(2700)])
     with sql.connection.transaction():

@@ -1,12 +1,17 @@
 """Many workers on one queue: no job is claimed twice, none is left, and each claim is in order."""
 
 import random
+from uuid import UUID
 
 import pytest
 
+from tests.sql.sessions import Connect, Session, Together
+
 
 @pytest.mark.parametrize(("amount", "priorities"), [(20_000, 10), (5_000, 1_000)], ids=["ten", "a_thousand"])
-def test_ten_workers_never_get_the_same_job(sql, connect, together, amount, priorities):
+def test_ten_workers_never_get_the_same_job(
+    sql: Session, connect: Connect, together: Together, amount: int, priorities: int
+) -> None:
     dice = random.Random(3)
     for _ in range(0, amount, 5000):
         sql.rows(
@@ -15,7 +20,7 @@ def test_ten_workers_never_get_the_same_job(sql, connect, together, amount, prio
             priorities=[dice.randrange(priorities) for _ in range(5000)],
         )
 
-    def work(session, size):
+    def work(session: Session, size: int) -> list[UUID]:
         worker = session.value("register")
         taken = []
         while jobs := session.claim(size, worker=worker):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,7 +16,9 @@ import pytest
 from holdfast import Holdfast, embedded
 from holdfast.embedded.binaries import find_binaries
 from holdfast.testing.homes import temporary_home
-from tests.sql.sessions import PATIENCE, Session, copied_database, sessions_on
+from tests.sql.sessions import PATIENCE, Background, Connect, Refused, Session, copied_database, sessions_on
+
+Moved = Callable[[str | None], None]
 
 NUMBERS = 30_000
 
@@ -27,11 +30,12 @@ def clusters() -> Iterator[tuple[str, str]]:
     with ExitStack() as stack:
         homes = [stack.enter_context(temporary_home()) for _ in range(2)]
         quick = {"fsync": "off"}
-        yield tuple(stack.enter_context(embedded.start(home, settings=quick)).dsn for home in homes)
+        first, second = (stack.enter_context(embedded.start(home, settings=quick)).dsn for home in homes)
+        yield first, second
 
 
 @pytest.fixture
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     with copied_database(holdfast_server, holdfast_template) as dsn:
         yield dsn
 
@@ -69,7 +73,7 @@ def copy(here: str, there: str) -> None:
     )
 
 
-def publish(sql: Session, job, name: str) -> None:
+def publish(sql: Session, job: Any, name: str) -> None:
     sql.value("publish", id=job.id, lease=job.lease, name=name, data=json.dumps(None))
 
 
@@ -86,7 +90,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("numbers_of_the_new_cluster", ["lower", "higher"])
-def test_readers_go_on_in_another_cluster(clusters, numbers_of_the_new_cluster):
+def test_readers_go_on_in_another_cluster(clusters: tuple[str, str], numbers_of_the_new_cluster: str) -> None:
     here, there = clusters
     with Holdfast(here) as hf:
         hf.migrate()
@@ -120,7 +124,7 @@ def test_readers_go_on_in_another_cluster(clusters, numbers_of_the_new_cluster):
         assert [reader.read(new) for reader in readers.values()] == [["fifth"]] * len(readers)
 
 
-def test_a_cursor_of_one_job_goes_on_in_another_cluster(clusters):
+def test_a_cursor_of_one_job_goes_on_in_another_cluster(clusters: tuple[str, str]) -> None:
     here, there = clusters
     with Holdfast(here) as hf:
         hf.migrate()
@@ -139,7 +143,7 @@ def test_a_cursor_of_one_job_goes_on_in_another_cluster(clusters):
 
 
 @pytest.mark.parametrize("crashed", ["server", "backend"])
-def test_no_event_is_missed_after_a_crash(server_home, crashed):
+def test_no_event_is_missed_after_a_crash(server_home: Path, crashed: str) -> None:
     """Transactions whose log was not yet written are forgotten, and others get their numbers."""
     # The log writer stays asleep: what did not wait for the disk is not written.
     settings = {"fsync": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}
@@ -191,9 +195,9 @@ def answers(sql: Session) -> bool:
     return True
 
 
-def reached(connect) -> Session:
+def reached(connect: Connect) -> Session:
     """Return a session on a server that is about to be back."""
-    sessions = []
+    sessions: list[Session] = []
 
     def connects() -> bool:
         with suppress(psycopg.OperationalError):
@@ -208,7 +212,7 @@ def reached(connect) -> Session:
 
 
 @pytest.fixture
-def moved(sql):
+def moved(sql: Session) -> Moved:
     """Let this server look like another one: `moved("b")`."""
 
     def move(mark: str | None) -> None:
@@ -224,16 +228,16 @@ def moved(sql):
 
 
 @pytest.fixture
-def job(sql):
+def job(sql: Session) -> Any:
     sql.enqueue()
     return sql.claim_one()
 
 
-def known(sql):
+def known(sql: Session) -> tuple[Any, ...]:
     return sql("select epoch, shift, mark, seen_at = holdfast.server_start() from holdfast.cluster")[0]
 
 
-def test_the_first_cluster_keeps_its_own_numbers(sql, job):
+def test_the_first_cluster_keeps_its_own_numbers(sql: Session, job: Any) -> None:
     publish(sql, job, "first")
     epoch, shift, mark, compared = known(sql)
     assert (epoch, shift, compared) == (0, 0, True)
@@ -241,14 +245,14 @@ def test_the_first_cluster_keeps_its_own_numbers(sql, job):
     assert sql.one("select e.xid < pg_snapshot_xmax(pg_current_snapshot()) from holdfast.event e")
 
 
-def test_an_orderly_restart_changes_no_number(sql, job):
+def test_an_orderly_restart_changes_no_number(sql: Session, job: Any) -> None:
     sql.value("tick")
     sql("update holdfast.cluster set seen_at = seen_at + interval '1 second'")
     publish(sql, job, "first")
     assert known(sql) == (0, 0, sql.one("select holdfast.cluster_mark()"), True)
 
 
-def test_a_crash_is_counted_once(sql, job):
+def test_a_crash_is_counted_once(sql: Session, job: Any) -> None:
     sql.value("tick")
     crash(sql)
     publish(sql, job, "first")
@@ -259,7 +263,9 @@ def test_a_crash_is_counted_once(sql, job):
     assert known(sql)[1] == shift
 
 
-def test_no_event_is_missed_beside_a_reset_of_the_shared_statistics(sql, other, job):
+def test_no_event_is_missed_beside_a_reset_of_the_shared_statistics(
+    sql: Session, other: Session, job: Any
+) -> None:
     publish(sql, job, "first")
     other.enqueue(queue="elsewhere")
     late = other.claim_one(queues=["elsewhere"])
@@ -270,13 +276,13 @@ def test_no_event_is_missed_beside_a_reset_of_the_shared_statistics(sql, other, 
     assert [event.name for event in sql.rows("read_events", after=cursor)] == ["in.flight"]
 
 
-def crash(sql) -> None:
+def crash(sql: Session) -> None:
     """Leave what a crash of the server leaves."""
     sql("update holdfast.cluster set seen_at = seen_at - interval '1 day'")
     sql("truncate holdfast.crash_watch")
 
 
-def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql, job):
+def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql: Session, job: Any) -> None:
     sql.value("tick")
     names, reader = [], Reader(None)
     for number in range(3):
@@ -291,7 +297,7 @@ def test_each_crash_of_the_same_cluster_goes_on_above_all_that_was_before(sql, j
     assert Reader(None).read(sql) == [*names, "event.3"]
 
 
-def test_each_move_begins_above_all_that_was_before(sql, job, moved):
+def test_each_move_begins_above_all_that_was_before(sql: Session, job: Any, moved: Moved) -> None:
     shifts, names = [], []
     reader = Reader(None)
     for number, mark in enumerate("abacus"):
@@ -305,13 +311,15 @@ def test_each_move_begins_above_all_that_was_before(sql, job, moved):
     assert sql.one("select count(*) from holdfast.audit where action = 'repair' and target = 'events'") == 6
 
 
-def test_upkeep_finds_out_without_an_event(sql, moved):
+def test_upkeep_finds_out_without_an_event(sql: Session, moved: Moved) -> None:
     moved("b")
     sql.value("upkeep")
     assert known(sql)[0] == 1
 
 
-def test_who_reads_before_anybody_has_written_gets_the_numbers_of_the_new_cluster(sql, job, moved):
+def test_who_reads_before_anybody_has_written_gets_the_numbers_of_the_new_cluster(
+    sql: Session, job: Any, moved: Moved
+) -> None:
     publish(sql, job, "first")
     moved("b")
     cursor = sql.value("event_cursor")
@@ -322,7 +330,9 @@ def test_who_reads_before_anybody_has_written_gets_the_numbers_of_the_new_cluste
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
-def test_sessions_that_find_out_at_once_agree_without_waiting(sql, connect, moved, isolation):
+def test_sessions_that_find_out_at_once_agree_without_waiting(
+    sql: Session, connect: Connect, moved: Moved, isolation: str
+) -> None:
     sql.enqueue_many(2)
     one, two = sql.claim()
     moved("b")
@@ -341,7 +351,9 @@ def test_sessions_that_find_out_at_once_agree_without_waiting(sql, connect, move
     assert reader.read(sql) == ["three"]
 
 
-def test_a_writer_that_began_to_compare_before_another_stored_agrees(sql, other, connect, background):
+def test_a_writer_that_began_to_compare_before_another_stored_agrees(
+    sql: Session, other: Session, connect: Connect, background: Background
+) -> None:
     """It read the row before, and the mark of a crash after."""
     sql.enqueue_many(2)
     one, two = sql.claim()
@@ -365,14 +377,16 @@ def test_a_writer_that_began_to_compare_before_another_stored_agrees(sql, other,
     assert reader.read(sql) == ["late"]
 
 
-def test_two_crashes_without_an_event_between_them_are_two(sql, job):
+def test_two_crashes_without_an_event_between_them_are_two(sql: Session, job: Any) -> None:
     for crashes in (1, 2):
         crash(sql)
         sql.value("recover")
         assert known(sql)[1] == crashes * 2**24
 
 
-def test_an_old_snapshot_is_no_error_where_others_have_found_out_meanwhile(sql, other, moved):
+def test_an_old_snapshot_is_no_error_where_others_have_found_out_meanwhile(
+    sql: Session, other: Session, moved: Moved
+) -> None:
     sql.enqueue_many(2)
     one, two = sql.claim()
     moved("b")
@@ -384,7 +398,9 @@ def test_an_old_snapshot_is_no_error_where_others_have_found_out_meanwhile(sql, 
     assert reader.read(sql) == ["one", "two"]
 
 
-def test_without_the_right_to_know_the_cluster_numbers_that_lie_ahead_give_it_away(sql, job, moved):
+def test_without_the_right_to_know_the_cluster_numbers_that_lie_ahead_give_it_away(
+    sql: Session, job: Any, moved: Moved
+) -> None:
     publish(sql, job, "first")
     cursor = sql.value("event_cursor")
     moved(None)
@@ -400,7 +416,9 @@ def test_without_the_right_to_know_the_cluster_numbers_that_lie_ahead_give_it_aw
     assert cursor
 
 
-def test_a_cursor_of_two_restores_of_one_dump_is_refused_or_exact(sql, job, moved, refused):
+def test_a_cursor_of_two_restores_of_one_dump_is_refused_or_exact(
+    sql: Session, job: Any, moved: Moved, refused: Refused
+) -> None:
     moved("b")
     publish(sql, job, "in.b")
     cursors = [sql.value("event_cursor")]

@@ -1,13 +1,18 @@
 """When a cron expression comes true: table by table, and what is refused."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from tests.sql.sessions import Connect, Refused, Session
+
+Upcoming = Callable[..., list[str]]
+
 
 @pytest.fixture
-def upcoming(sql):
+def upcoming(sql: Session) -> Upcoming:
     """`upcoming("0 9 * * *", "2026-01-01 00:00", 3, "Europe/Berlin")`: the next three, as shown there."""
 
     def upcoming(cron: str, after: str, amount: int = 1, zone: str = "UTC") -> list[str]:
@@ -55,7 +60,7 @@ def upcoming(sql):
         ("  0\t9  * *\n* ", "2026-01-01 00:00", ["2026-01-01 09:00"]),
     ],
 )
-def test_five_fields(upcoming, cron, after, times):
+def test_five_fields(upcoming: Upcoming, cron: str, after: str, times: list[str]) -> None:
     assert upcoming(cron, after, len(times)) == [f"{time}:00+00" for time in times]
 
 
@@ -67,7 +72,9 @@ def test_five_fields(upcoming, cron, after, times):
         ("0 0 0 1 1 *", "2025-12-31 23:59:59", ["00:00:00"]),
     ],
 )
-def test_six_fields_begin_with_the_second(upcoming, cron, after, times):
+def test_six_fields_begin_with_the_second(
+    upcoming: Upcoming, cron: str, after: str, times: list[str]
+) -> None:
     assert [found[11:19] for found in upcoming(cron, after, len(times))] == times
 
 
@@ -83,7 +90,7 @@ def test_six_fields_begin_with_the_second(upcoming, cron, after, times):
         ("0 0 1,* * fri", [1, 2, 3, 4]),
     ],
 )
-def test_days_of_the_month_and_of_the_week(upcoming, cron, days):
+def test_days_of_the_month_and_of_the_week(upcoming: Upcoming, cron: str, days: list[int]) -> None:
     found = upcoming(cron, "2025-12-31 23:00", len(days))
     assert [int(day[8:10]) for day in found] == days
 
@@ -130,11 +137,11 @@ KOLKATA = "Asia/Kolkata"
         (BERLIN, "0 0 1 1 *", "2026-06-01 00:00", ["01-01 00:00:00+01"]),
     ],
 )
-def test_clocks_that_change(upcoming, zone, cron, after, times):
+def test_clocks_that_change(upcoming: Upcoming, zone: str, cron: str, after: str, times: list[str]) -> None:
     assert [found[5:] for found in upcoming(cron, after, len(times), zone)] == times
 
 
-def test_the_session_makes_no_difference(sql, connect):
+def test_the_session_makes_no_difference(sql: Session, connect: Connect) -> None:
     other = connect()
     other("set timezone = 'America/New_York'")
     given = {"cron": "30 2 * * *", "after": datetime(2026, 3, 28, 12, tzinfo=UTC), "zone": BERLIN}
@@ -172,7 +179,9 @@ def test_the_session_makes_no_difference(sql, connect):
         ("1" * 201, "at most 200 characters"),
     ],
 )
-def test_nonsense_is_refused_with_the_field_and_the_reason(sql, refused, cron, reason):
+def test_nonsense_is_refused_with_the_field_and_the_reason(
+    sql: Session, refused: Refused, cron: str, reason: str
+) -> None:
     with refused("HF008") as error:
         sql.value("next_occurrence", cron=cron, after=datetime(2026, 1, 1, tzinfo=UTC))
     assert reason in error.message
@@ -180,14 +189,14 @@ def test_nonsense_is_refused_with_the_field_and_the_reason(sql, refused, cron, r
 
 
 @pytest.mark.parametrize("zone", ["PST", "CEST", "Mars/Olympus", "nowhere", "foo3", "+5", ""])
-def test_a_zone_is_a_full_name(sql, refused, zone):
+def test_a_zone_is_a_full_name(sql: Session, refused: Refused, zone: str) -> None:
     with refused("HF008") as error:
         sql.value("next_occurrence", cron="@daily", after=datetime(2026, 1, 1, tzinfo=UTC), zone=zone)
     assert error.detail["field"] == "zone"
     assert "Europe/Berlin" in error.message
 
 
-def test_a_time_out_of_range_is_refused(sql, refused):
+def test_a_time_out_of_range_is_refused(sql: Session, refused: Refused) -> None:
     with refused("HF008"):
         sql("select holdfast.next_occurrence('@daily', 'infinity')")
     with refused("HF008"):

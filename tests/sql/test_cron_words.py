@@ -3,6 +3,8 @@
 import psycopg
 import pytest
 
+from tests.sql.sessions import Session
+
 WORDS = {
     # times
     "* * * * *": "every minute",
@@ -55,7 +57,7 @@ WORDS = {
 
 
 @pytest.mark.parametrize(("cron", "words"), WORDS.items())
-def test_an_expression_is_said_in_words(sql, cron, words):
+def test_an_expression_is_said_in_words(sql: Session, cron: str, words: str) -> None:
     assert sql.one("select holdfast.cron_in_words(%s)", cron) == words
 
 
@@ -70,10 +72,10 @@ def test_an_expression_is_said_in_words(sql, cron, words):
         "7 days": "every 7 days",
     }.items(),
 )
-def test_an_interval_is_said_in_words(sql, every, words):
+def test_an_interval_is_said_in_words(sql: Session, every: str, words: str) -> None:
     assert sql.one("select holdfast.interval_in_words(%s)", every) == words
 
 
-def test_nonsense_is_refused_with_its_field(sql):
+def test_nonsense_is_refused_with_its_field(sql: Session) -> None:
     with pytest.raises(psycopg.Error, match="hour '25': must be a number from 0 to 23"):
         sql.one("select holdfast.cron_in_words('0 25 * * *')")

@@ -5,8 +5,9 @@ Where they do not, it is on purpose, and for one of the reasons in DIFFERENCES.
 
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
@@ -83,7 +84,7 @@ class Chance(random.Random):
 
 
 @pytest.fixture(scope="module")
-def ours(database):
+def ours(database: tuple[str, psycopg.Connection[Any]]) -> Callable[[str, datetime, str], datetime | None]:
     """Our answer; nothing if the expression is refused."""
     _, connection = database
 
@@ -91,7 +92,7 @@ def ours(database):
         try:
             with connection.transaction():
                 found = connection.execute("select holdfast.next_occurrence(%s, %s, %s)", [cron, after, zone])
-                return found.fetchone()[0]
+                return found.fetchall()[0][0]
         except psycopg.Error as error:
             if error.sqlstate != "HF008":
                 raise
@@ -109,7 +110,7 @@ def theirs(cron: str, after: datetime, zone: str) -> datetime | None:
         return None
 
 
-def test_as_cronsim_says(ours):
+def test_as_cronsim_says(ours: Callable[[str, datetime, str], datetime | None]) -> None:
     chance = Chance(2026)
     for _ in range(EXAMPLES):
         cron, after, zone = chance.expression(), chance.time(), chance.choice(ZONES)

@@ -1,16 +1,21 @@
 """Dead letters: found, replayed as the same job, purged; and a waiting job given up by hand."""
 
+from collections.abc import Callable
 from datetime import timedelta
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Refused, Session, Together
+
 
 @pytest.fixture
-def dead(sql):
+def dead(sql: Session) -> Callable[..., UUID]:
     """`dead(task, error)`: a job that has died of this error."""
 
-    def die(task="task", error="no", **options):
+    def die(task: str = "task", error: str = "no", **options: Any) -> UUID:
         job_id = sql.enqueue(task, **options)
         (job,) = [job for job in sql.claim_all() if job.id == job_id]
         sql.value("fail", id=job.id, lease=job.lease, error=error, retry=False)
@@ -20,11 +25,13 @@ def dead(sql):
     return die
 
 
-def audit(sql):
+def audit(sql: Session) -> list[Any]:
     return sql("select action, target, detail from holdfast.audit order by id")
 
 
-def test_dead_jobs_are_found_by_queue_task_error_and_time(sql, dead, clock):
+def test_dead_jobs_are_found_by_queue_task_error_and_time(
+    sql: Session, dead: Callable[..., UUID], clock: Clock
+) -> None:
     first = dead("a", "Connection REFUSED", queue="mail")
     clock.advance(hours=1)
     between = sql.one("select holdfast.clock()")
@@ -33,7 +40,7 @@ def test_dead_jobs_are_found_by_queue_task_error_and_time(sql, dead, clock):
     third = dead("b", "timed out")
     sql.enqueue("b", queue="mail")
 
-    def found(**which):
+    def found(**which: Any) -> list[UUID]:
         return [job.id for job in sql.rows("list_dead", **which)]
 
     assert found() == [third, second, first]
@@ -49,7 +56,9 @@ def test_dead_jobs_are_found_by_queue_task_error_and_time(sql, dead, clock):
     assert (job.state, job.priority, job.payload, job.last_error) == ("dead", 7, {"n": 1}, "timed out")
 
 
-def test_a_replayed_job_is_the_same_job_with_all_its_attempts_before_it(sql, dead):
+def test_a_replayed_job_is_the_same_job_with_all_its_attempts_before_it(
+    sql: Session, dead: Callable[..., UUID]
+) -> None:
     job_id = dead("a", "no", queue="mail", priority=7, payload='{"n": 1}', headers='{"h": 2}', max_attempts=2)
     before = sql.job(job_id)
     assert sql.value("replay", id=job_id) == "pending"
@@ -68,7 +77,9 @@ def test_a_replayed_job_is_the_same_job_with_all_its_attempts_before_it(sql, dea
     assert sql.state(job_id) == "completed"
 
 
-def test_a_replayed_job_dies_again_when_its_attempts_are_used_up(sql, dead, clock):
+def test_a_replayed_job_dies_again_when_its_attempts_are_used_up(
+    sql: Session, dead: Callable[..., UUID], clock: Clock
+) -> None:
     job_id = dead(max_attempts=2)
     sql.value("replay", id=job_id)
     for attempt in (1, 2):
@@ -81,7 +92,7 @@ def test_a_replayed_job_dies_again_when_its_attempts_are_used_up(sql, dead, cloc
     assert [row.error for row in sql.rows("job_errors", id=job_id)] == ["no", "again 1", "again 2"]
 
 
-def test_what_its_last_holder_reports_after_a_replay_is_refused(sql, refused):
+def test_what_its_last_holder_reports_after_a_replay_is_refused(sql: Session, refused: Refused) -> None:
     job_id = sql.enqueue(max_attempts=1)
     job = sql.claim_one()
     sql.value("fail", id=job.id, lease=job.lease, error="no")
@@ -91,7 +102,9 @@ def test_what_its_last_holder_reports_after_a_replay_is_refused(sql, refused):
     assert sql.state(job_id) == "pending"
 
 
-def test_many_are_replayed_oldest_first_and_wake_a_sleeper(sql, other, dead, clock):
+def test_many_are_replayed_oldest_first_and_wake_a_sleeper(
+    sql: Session, other: Session, dead: Callable[..., UUID], clock: Clock
+) -> None:
     ids = []
     for number in range(4):
         ids.append(dead("a", f"error {number}", queue="mail", priority=number))
@@ -111,7 +124,9 @@ def test_many_are_replayed_oldest_first_and_wake_a_sleeper(sql, other, dead, clo
     ]
 
 
-def test_two_who_replay_the_same_jobs_share_them(sql, connect, dead, together):
+def test_two_who_replay_the_same_jobs_share_them(
+    sql: Session, connect: Connect, dead: Callable[..., UUID], together: Together
+) -> None:
     for _ in range(20):
         dead()
     sessions = [connect() for _ in range(4)]
@@ -120,7 +135,7 @@ def test_two_who_replay_the_same_jobs_share_them(sql, connect, dead, together):
 
 
 @pytest.mark.parametrize("verb", ["replay", "purge"])
-def test_only_dead_jobs_are_replayed_or_purged(sql, refused, verb):
+def test_only_dead_jobs_are_replayed_or_purged(sql: Session, refused: Refused, verb: str) -> None:
     job_id = sql.enqueue()
     with refused("HF010") as error:
         sql.value(verb, id=job_id)
@@ -131,7 +146,9 @@ def test_only_dead_jobs_are_replayed_or_purged(sql, refused, verb):
     assert sql.state(job_id) == "pending"
 
 
-def test_a_letter_whose_id_a_live_job_has_is_left_alone(sql, dead, clock, refused):
+def test_a_letter_whose_id_a_live_job_has_is_left_alone(
+    sql: Session, dead: Callable[..., UUID], clock: Clock, refused: Refused
+) -> None:
     job_id = uuid4()
     dead(id=job_id)
     clock.advance(days=8)
@@ -146,7 +163,9 @@ def test_a_letter_whose_id_a_live_job_has_is_left_alone(sql, dead, clock, refuse
     assert sql.live(job_id).task == "other"
 
 
-def test_purged_jobs_are_gone_with_their_errors(sql, dead, refused):
+def test_purged_jobs_are_gone_with_their_errors(
+    sql: Session, dead: Callable[..., UUID], refused: Refused
+) -> None:
     first, second, third = (dead(error=f"error {number}") for number in range(3))
     sql.value("purge", id=first)
     assert sql.rows("job", id=first) == []
@@ -160,14 +179,14 @@ def test_purged_jobs_are_gone_with_their_errors(sql, dead, refused):
 
 
 @pytest.mark.parametrize("verb", ["replay_many", "purge_many"])
-def test_an_amount_below_one_is_refused(sql, refused, verb):
+def test_an_amount_below_one_is_refused(sql: Session, refused: Refused, verb: str) -> None:
     with refused("HF008") as error:
         sql.value(verb, amount=0)
     assert error.detail["field"] == "amount"
 
 
 @pytest.mark.parametrize("delay", [None, "1 hour"])
-def test_a_waiting_job_is_given_up_with_a_reason(sql, delay):
+def test_a_waiting_job_is_given_up_with_a_reason(sql: Session, delay: str | None) -> None:
     job_id = sql.enqueue(delay=delay)
     assert sql.value("give_up", id=job_id, reason="nobody wants it") == "dead"
     assert (sql.job(job_id).state, sql.job(job_id).last_error) == ("dead", "nobody wants it")
@@ -179,7 +198,7 @@ def test_a_waiting_job_is_given_up_with_a_reason(sql, delay):
     assert sql.claim_one().id == job_id
 
 
-def test_a_job_that_does_not_wait_cannot_be_given_up(sql, refused):
+def test_a_job_that_does_not_wait_cannot_be_given_up(sql: Session, refused: Refused) -> None:
     sql.enqueue()
     job = sql.claim_one()
     with refused("HF010") as error:

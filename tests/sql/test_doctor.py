@@ -1,6 +1,8 @@
 """A doctor who is silent on a healthy system, and finds each of these illnesses."""
 
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -8,24 +10,27 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
-from tests.sql.sessions import sessions_on
+from tests.sql.sessions import Background, Connect, Session, sessions_on
+
+Found = Callable[[str], list[Any]]
+Undone = Callable[[], AbstractContextManager[Any]]
 
 # How the server of the tests is set on purpose: found, and nothing else but that.
 CARELESS = {"fsync": "critical", "full_page_writes": "critical", "synchronous_commit": "warning"}
 
 
 @pytest.fixture
-def found(sql):
+def found(sql: Session) -> Found:
     """What the doctor finds by that name: `found("indexes")`."""
 
-    def find(name):
+    def find(name: str) -> list[Any]:
         return [row for row in sql.rows("doctor") if row.name == name]
 
     return find
 
 
 @contextmanager
-def later(sql, seconds):
+def later(sql: Session, seconds: float) -> Iterator[None]:
     """What the doctor would say then."""
     sql("select holdfast.test_advance(%s)", seconds)
     yield
@@ -33,12 +38,12 @@ def later(sql, seconds):
 
 
 @pytest.fixture
-def undone(sql):
+def undone(sql: Session) -> Undone:
     """Whatever is done to the schema in here is undone: `with undone(): …`."""
     return lambda: sql.connection.transaction(force_rollback=True)
 
 
-def one(findings):
+def one(findings: list[Any]) -> Any:
     (finding,) = findings
     return finding
 
@@ -47,7 +52,7 @@ def one(findings):
 
 
 @pytest.fixture
-def app(holdfast_server):
+def app(holdfast_server: str) -> Iterator[Session]:
     """A session of an ordinary role that owns a fresh database."""
     name = f"holdfast_doctor_{uuid4().hex[:8]}"
     with psycopg.connect(holdfast_server, autocommit=True) as server:
@@ -61,7 +66,7 @@ def app(holdfast_server):
             server.execute(f"drop role {name}")
 
 
-def test_a_healthy_system_with_a_worker_at_work_is_silent(app):
+def test_a_healthy_system_with_a_worker_at_work_is_silent(app: Session) -> None:
     schema.apply(app.connection)
     worker = app.value("register", name="web-1")
     for number in range(20):
@@ -70,7 +75,8 @@ def test_a_healthy_system_with_a_worker_at_work_is_silent(app):
     app.finish(app.claim(10, worker=worker))
     app.claim(5, worker=worker)
     app.enqueue("report", delay="1 hour")
-    silent, loud = [], []
+    silent: list[Any] = []
+    loud: list[Any] = []
     for row in app.rows("doctor", healthy=True):
         (silent if row.severity == "ok" else loud).append(row)
     assert {row.detail["setting"]: row.severity for row in loud} == CARELESS
@@ -78,7 +84,7 @@ def test_a_healthy_system_with_a_worker_at_work_is_silent(app):
     assert app.rows("doctor") == loud
 
 
-def test_a_check_that_fails_says_so_and_stops_no_other(sql, found, undone):
+def test_a_check_that_fails_says_so_and_stops_no_other(sql: Session, found: Found, undone: Undone) -> None:
     with undone():
         sql(
             "create or replace function holdfast.doctor_version(now_at timestamptz) "
@@ -93,7 +99,7 @@ def test_a_check_that_fails_says_so_and_stops_no_other(sql, found, undone):
 # Illnesses of the server.
 
 
-def test_settings_that_endanger_jobs_are_found(sql, found, undone):
+def test_settings_that_endanger_jobs_are_found(sql: Session, found: Found, undone: Undone) -> None:
     careless = {row.detail["setting"]: row.severity for row in found("settings")}
     assert careless == CARELESS
     with undone():
@@ -105,14 +111,14 @@ def test_settings_that_endanger_jobs_are_found(sql, found, undone):
         ]
 
 
-def test_timeouts_that_cut_workers_off_are_found(sql, found, undone):
+def test_timeouts_that_cut_workers_off_are_found(sql: Session, found: Found, undone: Undone) -> None:
     assert found("timeouts") == []
     with undone():
         sql(f"alter database {sql.connection.info.dbname} set statement_timeout = '5s'")
         assert "statement_timeout is 5 s for this database" in one(found("timeouts")).finding
 
 
-def test_who_holds_an_old_snapshot_is_named(sql, other, found):
+def test_who_holds_an_old_snapshot_is_named(sql: Session, other: Session, found: Found) -> None:
     with other.transaction("repeatable read"):
         other("select 1")
         assert found("snapshots") == []
@@ -125,7 +131,9 @@ def test_who_holds_an_old_snapshot_is_named(sql, other, found):
             assert one(found("snapshots")).severity == "critical"
 
 
-def test_a_prepared_transaction_is_found_and_a_transaction_that_enqueued_too(sql, other, found):
+def test_a_prepared_transaction_is_found_and_a_transaction_that_enqueued_too(
+    sql: Session, other: Session, found: Found
+) -> None:
     other("set holdfast.notify = off")
     other("begin")
     other.enqueue()
@@ -143,7 +151,9 @@ def test_a_prepared_transaction_is_found_and_a_transaction_that_enqueued_too(sql
     assert found("prepared") == []
 
 
-def test_who_waits_for_a_lock_on_our_tables_is_found(sql, other, connect, background, found):
+def test_who_waits_for_a_lock_on_our_tables_is_found(
+    sql: Session, other: Session, connect: Connect, background: Background, found: Found
+) -> None:
     with other.connection.transaction():
         other("lock table holdfast.finished in access exclusive mode")
         third = connect()
@@ -159,7 +169,7 @@ def test_who_waits_for_a_lock_on_our_tables_is_found(sql, other, connect, backgr
 # Illnesses of the tables.
 
 
-def test_missing_invalid_and_foreign_indexes_are_found(sql, found, undone):
+def test_missing_invalid_and_foreign_indexes_are_found(sql: Session, found: Found, undone: Undone) -> None:
     with undone():
         sql("drop index holdfast.job_due")
         sql("create index somebodys on holdfast.job (created_at)")
@@ -174,7 +184,7 @@ def test_missing_invalid_and_foreign_indexes_are_found(sql, found, undone):
         assert {row.severity for row in found("indexes")} == {"critical"}
 
 
-def test_every_index_that_the_migrations_make_is_one_that_is_looked_for(sql, found):
+def test_every_index_that_the_migrations_make_is_one_that_is_looked_for(sql: Session, found: Found) -> None:
     """What is looked for and not there is found; here is what is there and not looked for."""
     assert found("indexes") == []
     body = sql.one("select prosrc from pg_proc where oid = 'holdfast.doctor_indexes'::regproc")
@@ -187,7 +197,9 @@ def test_every_index_that_the_migrations_make_is_one_that_is_looked_for(sql, fou
     assert [name for (name,) in names if f"'{name}'" not in body] == []
 
 
-def test_triggers_that_are_off_and_those_of_others_are_found(sql, found, undone):
+def test_triggers_that_are_off_and_those_of_others_are_found(
+    sql: Session, found: Found, undone: Undone
+) -> None:
     with undone():
         sql("alter table holdfast.job disable trigger job_guard")
         sql(
@@ -200,7 +212,7 @@ def test_triggers_that_are_off_and_those_of_others_are_found(sql, found, undone)
         }
 
 
-def test_sequences_at_their_end_or_with_a_cache_are_found(sql, found, undone):
+def test_sequences_at_their_end_or_with_a_cache_are_found(sql: Session, found: Found, undone: Undone) -> None:
     with undone():
         sql("alter sequence holdfast.event_seq restart 9000000000000000000")
         sql("select nextval('holdfast.event_seq')")
@@ -208,7 +220,7 @@ def test_sequences_at_their_end_or_with_a_cache_are_found(sql, found, undone):
         assert [row.detail["sequence"] for row in found("sequences")] == ["event_seq", "job_seq"]
 
 
-def test_missing_partitions_are_found(sql, found):
+def test_missing_partitions_are_found(sql: Session, found: Found) -> None:
     assert found("partitions") == []
     with later(sql, 6.5 * 86400):
         assert found("partitions") == [], "nobody has begun"
@@ -222,7 +234,7 @@ def test_missing_partitions_are_found(sql, found):
 # Illnesses of the work.
 
 
-def test_duties_that_fail_or_that_nobody_does_are_found(sql, found):
+def test_duties_that_fail_or_that_nobody_does_are_found(sql: Session, found: Found) -> None:
     sql("select holdfast.note_duty('promote', 'disk full')")
     assert one(found("duties")).finding.endswith("disk full")
     sql("delete from holdfast.duty")
@@ -233,7 +245,7 @@ def test_duties_that_fail_or_that_nobody_does_are_found(sql, found):
     assert found("duties") == []
 
 
-def test_a_queue_that_has_nearly_all_its_lanes_is_found(sql, found):
+def test_a_queue_that_has_nearly_all_its_lanes_is_found(sql: Session, found: Found) -> None:
     sql.rows("configure", queue="mail", settings='{"lane_limit": 5}')
     for task in ("a", "b", "c"):
         sql.enqueue(task, queue="mail")
@@ -245,7 +257,7 @@ def test_a_queue_that_has_nearly_all_its_lanes_is_found(sql, found):
     assert "lane_limit=10" in warning.remedy
 
 
-def test_very_many_lanes_are_found(sql, found):
+def test_very_many_lanes_are_found(sql: Session, found: Found) -> None:
     sql(
         "insert into holdfast.lane (queue, priority, task) "
         "select 'q' || n % 10, 100, 't' || n from generate_series(1, 20001) n"
@@ -253,7 +265,7 @@ def test_very_many_lanes_are_found(sql, found):
     assert one(found("lanes")).detail == {"lanes": 20001}
 
 
-def test_jobs_without_a_lane_are_found(sql, found):
+def test_jobs_without_a_lane_are_found(sql: Session, found: Found) -> None:
     sql.enqueue("a")
     sql.enqueue("b", queue="q")
     assert found("lanes") == []
@@ -263,7 +275,7 @@ def test_jobs_without_a_lane_are_found(sql, found):
     assert "of task b" in critical.finding
 
 
-def test_heads_that_do_not_move_and_jobs_behind_one_are_found(sql, found):
+def test_heads_that_do_not_move_and_jobs_behind_one_are_found(sql: Session, found: Found) -> None:
     sql.enqueue()
     sql("update holdfast.lane set head = 5000, safe_head = 5000")
     assert one(found("heads")).severity == "critical"
@@ -273,7 +285,7 @@ def test_heads_that_do_not_move_and_jobs_behind_one_are_found(sql, found):
     assert "do not move" in one(found("heads")).finding
 
 
-def test_lost_and_silent_workers_are_found(sql, found):
+def test_lost_and_silent_workers_are_found(sql: Session, found: Found) -> None:
     worker = sql.value("register", name="web-1", host="ship", pid=42)
     assert found("workers") == []
     with later(sql, 20):
@@ -282,7 +294,7 @@ def test_lost_and_silent_workers_are_found(sql, found):
     assert one(found("workers")).finding.startswith("1 worker was lost in the last hour")
 
 
-def test_who_claims_by_hand_and_leaves_nothing_behind_is_no_lost_worker(sql, found):
+def test_who_claims_by_hand_and_leaves_nothing_behind_is_no_lost_worker(sql: Session, found: Found) -> None:
     sql.enqueue_many(2)
     done, left = sql.claim_one(), sql.claim_one()
     sql.finish([done])
@@ -294,7 +306,7 @@ def test_who_claims_by_hand_and_leaves_nothing_behind_is_no_lost_worker(sql, fou
     assert one(found("workers")).finding.startswith("1 worker was lost in the last hour, with 1 job")
 
 
-def test_jobs_that_nobody_serves_are_found(sql, found):
+def test_jobs_that_nobody_serves_are_found(sql: Session, found: Found) -> None:
     sql.enqueue("orphan", queue="mail")
     assert found("unserved") == []  # it came a moment ago
     with later(sql, 600):
@@ -307,13 +319,13 @@ def test_jobs_that_nobody_serves_are_found(sql, found):
         assert found("unserved") == []
 
 
-def test_dead_letters_that_pile_up_are_found(sql, found):
+def test_dead_letters_that_pile_up_are_found(sql: Session, found: Found) -> None:
     sql.enqueue_many(100, max_attempts=[1] * 100)
     sql.finish(sql.claim_all(), "failed", errors=["no"] * 100)
     assert one(found("dead_letters")).finding == "100 jobs died in the last hour."
 
 
-def test_large_payloads_and_endless_attempts_are_found(sql, found):
+def test_large_payloads_and_endless_attempts_are_found(sql: Session, found: Found) -> None:
     sql.enqueue("heavy", payload=f'{{"blob": "{"x" * 30000}"}}')
     sql.enqueue("endless", max_attempts=30000, queue="other")
     sql.value("set_retry_policy", task="stubborn", max_attempts=10000)
@@ -324,7 +336,7 @@ def test_large_payloads_and_endless_attempts_are_found(sql, found):
     }
 
 
-def test_rights_that_are_too_wide_are_found(sql, found):
+def test_rights_that_are_too_wide_are_found(sql: Session, found: Found) -> None:
     assert found("rights") == []
     sql("create role holdfast_meddler")
     try:
@@ -342,14 +354,16 @@ def test_rights_that_are_too_wide_are_found(sql, found):
         sql("drop role holdfast_meddler")
 
 
-def test_a_superuser_at_work_is_mentioned_but_on_an_embedded_server(sql, connect, found):
+def test_a_superuser_at_work_is_mentioned_but_on_an_embedded_server(
+    sql: Session, connect: Connect, found: Found
+) -> None:
     connect(application_name="holdfast")
     assert found("rights") == []
     sql("set holdfast.embedded = off")
     assert one(found("rights")).severity == "info"
 
 
-def test_advice_comes_with_a_volume_that_is_sustained(sql, found):
+def test_advice_comes_with_a_volume_that_is_sustained(sql: Session, found: Found) -> None:
     assert found("volume") == []
     sql.enqueue_many(3000)
     sql.finish(sql.claim_all())

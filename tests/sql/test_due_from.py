@@ -1,17 +1,23 @@
 """The mark from which promote reads the scheduled jobs: never behind one that is, or will be, scheduled."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Session
 
-def due_from(sql):
+
+def due_from(sql: Session) -> int:
     return sql.one("select due_from from holdfast.writer_watch")
 
 
 @pytest.fixture
-def flow(sql, clock):
+def flow(sql: Session, clock: Clock) -> Callable[..., None]:
     """Jobs fall due and are promoted, and the mark moves on."""
 
-    def flow(session=sql):
+    def flow(session: Session = sql) -> None:
         for _ in range(2):
             session.enqueue_many(100, delays=["1 s"] * 100)
             clock.advance(seconds=2)
@@ -23,7 +29,9 @@ def flow(sql, clock):
     return flow
 
 
-def test_the_mark_moves_past_what_was_promoted_and_stops_at_what_is_scheduled(sql, flow, clock):
+def test_the_mark_moves_past_what_was_promoted_and_stops_at_what_is_scheduled(
+    sql: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     flow()
     first = due_from(sql)
     flow()
@@ -39,7 +47,9 @@ def test_the_mark_moves_past_what_was_promoted_and_stops_at_what_is_scheduled(sq
     assert sql.state(job_id) == "pending"
 
 
-def test_a_transaction_that_stays_open_does_not_hold_the_mark_back(sql, other, flow):
+def test_a_transaction_that_stays_open_does_not_hold_the_mark_back(
+    sql: Session, other: Session, flow: Callable[..., None]
+) -> None:
     other("begin")
     other.enqueue()
     flow()
@@ -48,7 +58,9 @@ def test_a_transaction_that_stays_open_does_not_hold_the_mark_back(sql, other, f
     assert due_from(sql) > first
 
 
-def test_a_job_that_comes_late_is_found_although_the_mark_has_passed_it(sql, other, flow, clock):
+def test_a_job_that_comes_late_is_found_although_the_mark_has_passed_it(
+    sql: Session, other: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     flow()
     other("begin")
     late = other.enqueue(delay="1 s")
@@ -64,7 +76,9 @@ def test_a_job_that_comes_late_is_found_although_the_mark_has_passed_it(sql, oth
     assert sql.state(late) == "pending"
 
 
-def test_a_prepared_job_that_comes_late_is_found_too(sql, other, flow):
+def test_a_prepared_job_that_comes_late_is_found_too(
+    sql: Session, other: Session, flow: Callable[..., None]
+) -> None:
     flow()
     other("set holdfast.notify = off")
     other("begin")
@@ -78,7 +92,9 @@ def test_a_prepared_job_that_comes_late_is_found_too(sql, other, flow):
     assert sql.state(late) == "pending"
 
 
-def test_what_stands_behind_the_mark_is_found_once_a_minute_and_reported(sql, flow):
+def test_what_stands_behind_the_mark_is_found_once_a_minute_and_reported(
+    sql: Session, flow: Callable[..., None]
+) -> None:
     flow()
     job_id = sql.enqueue(delay="1 hour")
     sql("update holdfast.job set run_at = holdfast.clock() - interval '1 hour' where id = %s", job_id)
@@ -91,7 +107,9 @@ def test_what_stands_behind_the_mark_is_found_once_a_minute_and_reported(sql, fl
 
 
 @pytest.mark.parametrize("back", [{"hours": -1}, {"seconds": -10}])
-def test_a_clock_that_was_set_back_starts_it_over(sql, flow, clock, back):
+def test_a_clock_that_was_set_back_starts_it_over(
+    sql: Session, flow: Callable[..., None], clock: Clock, back: dict[str, Any]
+) -> None:
     flow()
     clock.advance(**back)
     job_id = sql.enqueue(delay="1 s")
@@ -103,7 +121,9 @@ def test_a_clock_that_was_set_back_starts_it_over(sql, flow, clock, back):
     assert sql.state(job_id) == "pending"
 
 
-def test_a_job_that_comes_late_after_the_clock_was_set_back_is_found(sql, other, flow, clock):
+def test_a_job_that_comes_late_after_the_clock_was_set_back_is_found(
+    sql: Session, other: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     flow()
     clock.advance(seconds=-20)
     other("begin")

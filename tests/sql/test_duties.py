@@ -1,10 +1,16 @@
 """One session at a time does a duty, and no login without rights can keep others from it."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
 from tests.sql.roles import KINDS, let_in, login
-from tests.sql.sessions import Session
+from tests.sql.sessions import Connect, Refused, Session
+
+Holds = Callable[[str], Session]
 
 # Each duty that does not wait for its lock, with a call that does it.
 DUTIES = ["promote", "recover", "advance", "fold_stats", "upkeep", "sweep"]
@@ -12,7 +18,7 @@ LOCKS = [*DUTIES, "export"]
 
 
 @pytest.fixture(params=["none", *KINDS])
-def thief(request, holdfast_dsn):
+def thief(request: pytest.FixtureRequest, holdfast_dsn: str) -> Iterator[Session]:
     """A session of a login that has no right of Holdfast's, or one of its roles."""
     let_in(holdfast_dsn)
     with (
@@ -22,11 +28,13 @@ def thief(request, holdfast_dsn):
         yield Session(connection)
 
 
-def take(session, duty):
+def take(session: Session, duty: str) -> None:
     session(f"lock table holdfast.duty_{duty} in share update exclusive mode")
 
 
-def test_no_login_but_the_owner_can_keep_others_from_a_duty(sql, thief, clock):
+def test_no_login_but_the_owner_can_keep_others_from_a_duty(
+    sql: Session, thief: Session, clock: Clock
+) -> None:
     due = sql.enqueue(delay="1 minute")
     held = sql.enqueue(queue="held")
     sql.claim_one(queues=["held"], worker=sql.value("register", lease_time="1 second"))
@@ -46,14 +54,14 @@ def test_no_login_but_the_owner_can_keep_others_from_a_duty(sql, thief, clock):
     assert {name for (name,) in done} >= {"promote", "recover", "advance", "upkeep"}
 
 
-def test_nothing_but_a_table_lock_stands_for_a_duty(sql):
+def test_nothing_but_a_table_lock_stands_for_a_duty(sql: Session) -> None:
     """An advisory lock is open to every login."""
     functions = "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace"
     assert sql(f"{functions} and prosrc ~ 'advisory'") == []
 
 
 @pytest.mark.parametrize("duty", DUTIES)
-def test_a_duty_is_held_until_its_transaction_ends(sql, other, duty):
+def test_a_duty_is_held_until_its_transaction_ends(sql: Session, other: Session, duty: str) -> None:
     with sql.connection.transaction():
         sql.value(duty)
         assert not other.one("select holdfast.try_duty(%s)", duty)
@@ -61,7 +69,7 @@ def test_a_duty_is_held_until_its_transaction_ends(sql, other, duty):
 
 
 @pytest.mark.parametrize("duty", ["promote", "recover", "advance", "upkeep"])
-def test_a_duty_that_another_session_does_is_left_to_it(sql, other, duty):
+def test_a_duty_that_another_session_does_is_left_to_it(sql: Session, other: Session, duty: str) -> None:
     def done() -> bool:
         noted = sql.one("select coalesce(done_at, looks[1]) from holdfast.duty where name = %s", duty)
         return noted is not None
@@ -74,14 +82,14 @@ def test_a_duty_that_another_session_does_is_left_to_it(sql, other, duty):
     assert done()
 
 
-def test_to_wait_for_a_duty_by_hand_has_an_end(sql, other):
+def test_to_wait_for_a_duty_by_hand_has_an_end(sql: Session, other: Session) -> None:
     with other.connection.transaction():
         take(other, "recover")
         with pytest.raises(psycopg.errors.LockNotAvailable):
             sql.value("recover", timeout="1 day")
 
 
-def test_to_do_the_duties_writes_next_to_nothing(sql, connect):
+def test_to_do_the_duties_writes_next_to_nothing(sql: Session, connect: Connect) -> None:
     """A locked row would be written to the log at each look, several times a second."""
     for _ in range(2):
         for duty in DUTIES:
@@ -95,11 +103,11 @@ def test_to_do_the_duties_writes_next_to_nothing(sql, connect):
 
 
 @pytest.fixture
-def holds(connect, clock):
+def holds(connect: Connect, clock: Clock) -> Iterator[Holds]:
     """A session that has held a duty for five minutes: `holds("promote")`; it holds them until the end."""
     holder = connect(application_name="stuck")
 
-    def hold(duty):
+    def hold(duty: str) -> Session:
         holder("begin")
         take(holder, duty)
         clock.advance(minutes=5)
@@ -109,7 +117,7 @@ def holds(connect, clock):
     holder("rollback")
 
 
-def test_the_doctor_names_a_session_that_holds_a_duty_for_long(sql, holds):
+def test_the_doctor_names_a_session_that_holds_a_duty_for_long(sql: Session, holds: Holds) -> None:
     sql.rows("tick")
     holder = holds("advance")
     (finding,) = [row for row in sql.rows("doctor") if row.name == "duties" and row.detail.get("pid")]
@@ -120,14 +128,16 @@ def test_the_doctor_names_a_session_that_holds_a_duty_for_long(sql, holds):
     assert (finding.detail["duty"], finding.detail["pid"]) == ("advance", holder.pid)
 
 
-def test_a_duty_that_is_being_done_is_no_finding(sql, other):
+def test_a_duty_that_is_being_done_is_no_finding(sql: Session, other: Session) -> None:
     with other.connection.transaction():
         for duty in LOCKS:
             take(other, duty)
         assert sql.rows("duty_holders", now_at=sql.one("select holdfast.clock()")) == []
 
 
-def test_a_dump_or_a_reader_is_not_taken_for_the_holder_of_a_duty(sql, other, clock):
+def test_a_dump_or_a_reader_is_not_taken_for_the_holder_of_a_duty(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     with other.connection.transaction():
         for duty in LOCKS:
             other(f"lock table holdfast.duty_{duty} in access share mode")
@@ -136,7 +146,9 @@ def test_a_dump_or_a_reader_is_not_taken_for_the_holder_of_a_duty(sql, other, cl
         assert sql.one("select holdfast.try_duty('promote')")
 
 
-def test_a_holder_since_an_unknown_time_is_judged_by_the_last_good_end_of_the_duty(sql, holdfast_dsn, clock):
+def test_a_holder_since_an_unknown_time_is_judged_by_the_last_good_end_of_the_duty(
+    sql: Session, holdfast_dsn: str, clock: Clock
+) -> None:
     """The owner may lack pg_read_all_stats."""
     sql("select holdfast.note_done('promote', holdfast.clock())")
     clock.advance(minutes=3)
@@ -162,7 +174,9 @@ def test_a_holder_since_an_unknown_time_is_judged_by_the_last_good_end_of_the_du
         thief.rollback()
 
 
-def test_a_prepared_transaction_that_holds_a_duty_is_found(sql, other, clock):
+def test_a_prepared_transaction_that_holds_a_duty_is_found(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     other("begin")
     take(other, "promote")
     other("prepare transaction 'duty'")
@@ -173,7 +187,7 @@ def test_a_prepared_transaction_that_holds_a_duty_is_found(sql, other, clock):
     assert "pg_prepared_xacts" in holder.remedy
 
 
-def test_why_names_who_keeps_a_due_job_from_becoming_pending(sql, holds):
+def test_why_names_who_keeps_a_due_job_from_becoming_pending(sql: Session, holds: Holds) -> None:
     due = sql.enqueue(delay="1 minute")
     assert sql.rows("why", id=due)[0].answer == "scheduled"
     holder = holds("promote")
@@ -182,7 +196,7 @@ def test_why_names_who_keeps_a_due_job_from_becoming_pending(sql, holds):
     assert f"pg_terminate_backend({holder.pid})" in reason.remedy
 
 
-def test_why_names_who_keeps_the_job_of_a_lost_worker(sql, holds):
+def test_why_names_who_keeps_the_job_of_a_lost_worker(sql: Session, holds: Holds) -> None:
     job = sql.enqueue()
     sql.claim_one(worker=sql.value("register"))
     holder = holds("recover")
@@ -192,7 +206,7 @@ def test_why_names_who_keeps_the_job_of_a_lost_worker(sql, holds):
     assert "duty_held" not in {row.answer for row in sql.rows("why", id=job)}, "its worker is at work"
 
 
-def test_why_names_who_keeps_a_late_job_behind_a_head(sql, holds):
+def test_why_names_who_keeps_a_late_job_behind_a_head(sql: Session, holds: Holds) -> None:
     late = sql.enqueue()
     holder = holds("advance")
     assert "duty_held" not in {row.answer for row in sql.rows("why", id=late)}
@@ -204,11 +218,11 @@ def test_why_names_who_keeps_a_late_job_behind_a_head(sql, holds):
 # What fails, and what does not end well.
 
 
-def duties_found(sql):
+def duties_found(sql: Session) -> list[Any]:
     return [row for row in sql.rows("doctor") if row.name == "duties"]
 
 
-def test_a_duty_that_never_ends_well_beside_others_that_do_is_found(sql, clock):
+def test_a_duty_that_never_ends_well_beside_others_that_do_is_found(sql: Session, clock: Clock) -> None:
     sql.enqueue()
     clock.advance(hours=3)
     sql.rows("tick")
@@ -227,7 +241,9 @@ def test_a_duty_that_never_ends_well_beside_others_that_do_is_found(sql, clock):
     assert {row.detail["duty"] for row in duties_found(sql)} == {"recover", "advance"}
 
 
-def test_a_duty_that_was_never_done_is_found_unless_the_workers_have_just_started(sql, clock):
+def test_a_duty_that_was_never_done_is_found_unless_the_workers_have_just_started(
+    sql: Session, clock: Clock
+) -> None:
     sql("update holdfast.migration set applied_at = holdfast.clock() - interval '1 day'")
     sql.value("register", lease_time="1 hour")
     for duty in ("promote", "recover", "advance"):
@@ -240,7 +256,7 @@ def test_a_duty_that_was_never_done_is_found_unless_the_workers_have_just_starte
     assert finding.finding == "Duty upkeep has not ended well so far, though others are done."
 
 
-def test_an_error_is_told_as_past_once_the_duty_has_ended_well(sql, clock):
+def test_an_error_is_told_as_past_once_the_duty_has_ended_well(sql: Session, clock: Clock) -> None:
     sql("select holdfast.report_duty('promote', 'disk full')")
     (finding,) = duties_found(sql)
     assert (finding.severity, finding.finding[-10:]) == ("warning", " disk full")
@@ -250,8 +266,8 @@ def test_an_error_is_told_as_past_once_the_duty_has_ended_well(sql, clock):
     assert (finding.severity, "ended well since" in finding.finding) == ("info", True)
 
 
-def test_the_log_of_the_server_hears_of_an_error_once_a_minute(sql, clock):
-    heard = []
+def test_the_log_of_the_server_hears_of_an_error_once_a_minute(sql: Session, clock: Clock) -> None:
+    heard: list[str | None] = []
     sql.connection.add_notice_handler(lambda notice: heard.append(notice.message_primary))
     for _ in range(2):
         for error in ("disk full", "disk full", "no right"):
@@ -261,11 +277,13 @@ def test_the_log_of_the_server_hears_of_an_error_once_a_minute(sql, clock):
 
 
 @pytest.mark.parametrize(("duty", "error"), [("laundry", "wet"), (None, "wet"), ("upkeep", None)])
-def test_only_duties_are_reported(sql, refused, duty, error):
+def test_only_duties_are_reported(
+    sql: Session, refused: Refused, duty: str | None, error: str | None
+) -> None:
     with refused("HF008"):
         sql.rows("report_duty", duty=duty, error=error)
 
 
-def test_an_error_is_kept_no_longer_than_a_thousand_letters(sql):
+def test_an_error_is_kept_no_longer_than_a_thousand_letters(sql: Session) -> None:
     sql.rows("report_duty", duty="upkeep", error="x" * 5000)
     assert sql.one("select length(error) from holdfast.duty") == 1000

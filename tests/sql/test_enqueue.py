@@ -1,13 +1,17 @@
 """What a job is when it has just been put on its queue."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
 
-def test_a_job_needs_nothing_but_the_name_of_its_task(sql):
+
+def test_a_job_needs_nothing_but_the_name_of_its_task(sql: Session) -> None:
     job = sql.job(sql.enqueue("mail.welcome"))
     assert (job.queue, job.task, job.payload, job.priority) == ("default", "mail.welcome", {}, 100)
     assert (job.state, job.attempt, job.max_attempts) == ("pending", 0, 3)
@@ -16,7 +20,7 @@ def test_a_job_needs_nothing_but_the_name_of_its_task(sql):
     assert job.run_at == job.created_at == job.changed_at
 
 
-def test_a_job_keeps_everything_that_its_call_said(sql):
+def test_a_job_keeps_everything_that_its_call_said(sql: Session) -> None:
     job_id = sql.enqueue(
         "mail.welcome",
         payload='{"user_id": 7, "tags": ["a", null]}',
@@ -30,7 +34,7 @@ def test_a_job_keeps_everything_that_its_call_said(sql):
     assert (job.payload, job.headers) == ({"user_id": 7, "tags": ["a", None]}, {"trace": "abc"})
 
 
-def test_ids_are_uuids_of_version_7_in_the_order_of_time(sql):
+def test_ids_are_uuids_of_version_7_in_the_order_of_time(sql: Session) -> None:
     ids = [sql.enqueue() for _ in range(5)]
     assert {UUID(str(job_id)).version for job_id in ids} == {7}
     millis = [job_id.int >> 80 for job_id in ids]
@@ -38,7 +42,7 @@ def test_ids_are_uuids_of_version_7_in_the_order_of_time(sql):
     assert abs(millis[0] / 1000 - sql.one("select extract(epoch from now())::float8")) < 60
 
 
-def test_an_id_made_without_the_servers_own_function_is_a_version_7_too(sql):
+def test_an_id_made_without_the_servers_own_function_is_a_version_7_too(sql: Session) -> None:
     # PostgreSQL 18 has uuidv7(); the versions before it use the expression in the migration.
     expression = """
       select encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
@@ -52,7 +56,7 @@ def test_an_id_made_without_the_servers_own_function_is_a_version_7_too(sql):
 @pytest.mark.parametrize(
     "when", [{"delay": "1 hour"}, {"run_at": "2999-01-01 00:00+00"}], ids=["delay", "run_at"]
 )
-def test_a_job_that_is_due_later_is_scheduled(sql, clock, when):
+def test_a_job_that_is_due_later_is_scheduled(sql: Session, clock: Clock, when: dict[str, Any]) -> None:
     if "run_at" in when:
         when = {"run_at": sql.one("select holdfast.clock() + interval '1 hour'")}
     job = sql.job(sql.enqueue(**when))
@@ -62,13 +66,13 @@ def test_a_job_that_is_due_later_is_scheduled(sql, clock, when):
 
 
 @pytest.mark.parametrize("when", [{"delay": "0"}, {"run_at": "1999-12-31 23:59+00"}])
-def test_a_job_that_was_due_long_ago_is_only_late(sql, when):
+def test_a_job_that_was_due_long_ago_is_only_late(sql: Session, when: dict[str, Any]) -> None:
     job_id = sql.enqueue(**when)
     assert sql.state(job_id) == "pending"
     assert [job.id for job in sql.claim()] == [job_id]
 
 
-def test_many_jobs_go_in_with_one_call_and_come_back_in_their_order(sql):
+def test_many_jobs_go_in_with_one_call_and_come_back_in_their_order(sql: Session) -> None:
     ids = sql.enqueue_many(
         4,
         payloads=['{"n": 0}', None, '{"n": 2}', "[3]"],
@@ -87,29 +91,29 @@ def test_many_jobs_go_in_with_one_call_and_come_back_in_their_order(sql):
     assert [job.headers for job in jobs] == [None, None, {"h": 1}, None]
 
 
-def test_jobs_of_one_call_are_claimed_in_the_order_given(sql):
+def test_jobs_of_one_call_are_claimed_in_the_order_given(sql: Session) -> None:
     payloads = [f'{{"n": {n}}}' for n in range(500)]
     sql.enqueue_many(500, payloads=payloads)
     assert [job.payload["n"] for job in sql.claim_all()] == list(range(500))
 
 
-def test_a_call_for_no_jobs_is_no_mistake(sql):
+def test_a_call_for_no_jobs_is_no_mistake(sql: Session) -> None:
     assert sql.rows("enqueue_many", tasks=[]) == []
 
 
-def test_one_bad_job_in_a_call_keeps_all_of_them_out(sql, refused):
+def test_one_bad_job_in_a_call_keeps_all_of_them_out(sql: Session, refused: Refused) -> None:
     with refused("HF005"):
         sql.rows("enqueue_many", tasks=["good", "BAD", "good"])
     assert sql("select from holdfast.job") == []
 
 
-def test_arrays_of_different_lengths_are_refused(sql, refused):
+def test_arrays_of_different_lengths_are_refused(sql: Session, refused: Refused) -> None:
     with refused("HF008") as error:
         sql.enqueue_many(2, queues=["one"])
     assert "as long as tasks" in error.message
 
 
-def test_the_maximum_of_attempts_comes_from_the_call_the_task_the_queue_or_the_default(sql):
+def test_the_maximum_of_attempts_comes_from_the_call_the_task_the_queue_or_the_default(sql: Session) -> None:
     assert sql.job(sql.enqueue("t", queue="q")).max_attempts == 3
     sql("update holdfast.queue set max_attempts = 4 where name = '*'")
     assert sql.job(sql.enqueue("t", queue="q")).max_attempts == 4
@@ -121,7 +125,7 @@ def test_the_maximum_of_attempts_comes_from_the_call_the_task_the_queue_or_the_d
     assert [sql.job(job_id).max_attempts for job_id in sql.enqueue_many(1, "t", queues=["q"])] == [6]
 
 
-def test_a_bulk_copy_needs_a_lane_and_nothing_else(sql):
+def test_a_bulk_copy_needs_a_lane_and_nothing_else(sql: Session) -> None:
     lane = sql.value("lane", queue="bulk", priority=30, task="import")
     with sql.connection.cursor().copy("copy holdfast.job (lane_id, task, payload) from stdin") as copy:
         for n in range(1000):
@@ -131,7 +135,7 @@ def test_a_bulk_copy_needs_a_lane_and_nothing_else(sql):
     assert {(job.queue, job.priority, job.max_attempts) for job in jobs} == {("bulk", 30, 3)}
 
 
-def test_a_bulk_copy_makes_later_jobs_scheduled(sql):
+def test_a_bulk_copy_makes_later_jobs_scheduled(sql: Session) -> None:
     lane = sql.value("lane", queue="bulk", priority=30, task="import")
     later = sql.one("select holdfast.clock() + interval '1 day'")
     with sql.connection.cursor().copy("copy holdfast.job (lane_id, task, run_at) from stdin") as copy:
@@ -143,7 +147,7 @@ def test_a_bulk_copy_makes_later_jobs_scheduled(sql):
     ]
 
 
-def test_a_bulk_copy_into_the_lane_of_another_task_is_refused(sql, refused):
+def test_a_bulk_copy_into_the_lane_of_another_task_is_refused(sql: Session, refused: Refused) -> None:
     lane = sql.value("lane", queue="bulk", priority=30, task="import")
     with refused("HF008") as error:
         sql("insert into holdfast.job (lane_id, task) values (%s, 'export')", lane)
@@ -152,20 +156,22 @@ def test_a_bulk_copy_into_the_lane_of_another_task_is_refused(sql, refused):
         sql("insert into holdfast.job (lane_id, task) values (999999, 'export')")
 
 
-def test_a_bulk_copy_cannot_jump_the_queue_through_a_lane_of_returned_jobs(sql, refused):
+def test_a_bulk_copy_cannot_jump_the_queue_through_a_lane_of_returned_jobs(
+    sql: Session, refused: Refused
+) -> None:
     lane = sql.value("lane", queue="bulk", priority=30, task="import", kind=1)
     with refused("HF008"):
         sql("insert into holdfast.job (lane_id, task) values (%s, 'import')", lane)
 
 
-def test_the_same_id_twice_by_copy_is_refused_by_the_primary_key(sql):
+def test_the_same_id_twice_by_copy_is_refused_by_the_primary_key(sql: Session) -> None:
     job_id = sql.enqueue()
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with pytest.raises(psycopg.errors.UniqueViolation):
         sql("insert into holdfast.job (id, lane_id, task) values (%s, %s, 'task')", job_id, lane)
 
 
-def test_places_come_in_the_order_asked_for(sql):
+def test_places_come_in_the_order_asked_for(sql: Session) -> None:
     sql("select holdfast.set_retry_policy('b', max_attempts => 9)")
     rows = sql(
         "select lane_id, max_attempts, may_copy, now_at "
@@ -179,7 +185,7 @@ def test_places_come_in_the_order_asked_for(sql):
     assert len({row[3] for row in rows}) == 1
 
 
-def test_places_refuse_bad_names(sql, refused):
+def test_places_refuse_bad_names(sql: Session, refused: Refused) -> None:
     for tasks, queues, priorities, code in [
         (["Bad Name"], ["q"], [1], "HF005"),
         (["t"], ["Bad Name"], [1], "HF005"),
@@ -190,7 +196,7 @@ def test_places_refuse_bad_names(sql, refused):
             sql("select * from holdfast.places(%s, %s, %s)", tasks, queues, priorities)
 
 
-def test_a_job_that_a_trigger_of_somebody_leaves_out_is_refused_not_lost(sql):
+def test_a_job_that_a_trigger_of_somebody_leaves_out_is_refused_not_lost(sql: Session) -> None:
     sql(
         "create function public.leave_out() returns trigger language plpgsql as 'begin return null; end'; "
         "create trigger leaves_out before insert on holdfast.job "

@@ -3,16 +3,20 @@ and the events of a job in the same order for everyone."""
 
 import random
 import threading
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
+
+from tests.sql.sessions import Session
 
 WRITERS = 10
 EVENTS = 10_000
 JOBS_EACH = 20
 
 
-def write(dsn, jobs, amount, seed):
+def write(dsn: str, jobs: list[Any], amount: int, seed: int) -> None:
     """Publish so many, now one at a time, now many in a transaction that stays open for a while."""
     chance = random.Random(seed)
     left = amount
@@ -33,19 +37,20 @@ def write(dsn, jobs, amount, seed):
 class Reader(threading.Thread):
     """Follows a queue, on a connection that is lost now and then, in pages of any size."""
 
-    def __init__(self, dsn, seed, written):
+    def __init__(self, dsn: str, seed: int, written: threading.Event) -> None:
         super().__init__()
-        self.seen, self.cuts = [], 0
+        self.seen: list[tuple[int, UUID]] = []
+        self.cuts = 0
         self._dsn, self._chance, self._written = dsn, random.Random(seed), written
-        self.error = None
+        self.error: Exception | None = None
 
-    def run(self):
+    def run(self) -> None:
         try:
             self._follow()
         except Exception as error:  # noqa: BLE001 - looked at by the test
             self.error = error
 
-    def _follow(self):
+    def _follow(self) -> None:
         cursor = None
         while True:
             over = self._written.is_set()
@@ -71,15 +76,15 @@ class Reader(threading.Thread):
                 return
 
 
-def orders(seen):
-    per_job = {}
+def orders(seen: list[tuple[int, UUID]]) -> dict[UUID, list[int]]:
+    per_job: dict[UUID, list[int]] = {}
     for event_id, job_id in seen:
         per_job.setdefault(job_id, []).append(event_id)
     return per_job
 
 
 @pytest.mark.timeout(120)
-def test_each_reader_sees_each_event_once_and_in_order(sql, holdfast_dsn):
+def test_each_reader_sees_each_event_once_and_in_order(sql: Session, holdfast_dsn: str) -> None:
     sql.enqueue_many(WRITERS * JOBS_EACH)
     jobs = sql.claim_all()
     written = threading.Event()

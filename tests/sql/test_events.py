@@ -1,29 +1,35 @@
 """The log of a job: each event once, in order, whenever its transaction commits."""
 
 import json
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Refused, Session
+
 
 @pytest.fixture
-def job(sql):
+def job(sql: Session) -> Any:
     sql.enqueue()
     return sql.claim_one()
 
 
 @pytest.fixture
-def publish(sql):
-    def publish(job, name, data=None, session=sql):
+def publish(sql: Session) -> Callable[..., None]:
+    def publish(job: Any, name: str, data: Any = None, session: Session = sql) -> None:
         session.value("publish", id=job.id, lease=job.lease, name=name, data=json.dumps(data))
 
     return publish
 
 
-def names(sql, **which):
+def names(sql: Session, **which: Any) -> list[str]:
     return [event.name for event in sql.rows("read_events", **which)]
 
 
-def flush(sql, job, *numbers, lease=None):
+def flush(sql: Session, job: Any, *numbers: Any, lease: UUID | None = None) -> list[Any]:
     """Publish numbered events, as a worker does."""
     return sql.rows(
         "publish_many",
@@ -35,7 +41,9 @@ def flush(sql, job, *numbers, lease=None):
     )
 
 
-def test_an_event_is_on_record_with_what_it_is_about(sql, job, publish):
+def test_an_event_is_on_record_with_what_it_is_about(
+    sql: Session, job: Any, publish: Callable[..., None]
+) -> None:
     publish(job, "page_rendered", {"page": 3})
     (event,) = sql.rows("read_events", job_id=job.id)
     assert (event.job_id, event.queue, event.task) == (job.id, "default", "task")
@@ -43,7 +51,7 @@ def test_an_event_is_on_record_with_what_it_is_about(sql, job, publish):
     assert sql.job(job.id).events == 1
 
 
-def test_events_have_bounds(sql, job, publish, refused):
+def test_events_have_bounds(sql: Session, job: Any, publish: Callable[..., None], refused: Refused) -> None:
     for name, code in (("No", "HF005"), ("", "HF005"), ("job.dead", "HF008")):
         with refused(code):
             publish(job, name)
@@ -62,14 +70,16 @@ def test_events_have_bounds(sql, job, publish, refused):
     assert names(sql, job_id=job.id) == ["last", "job.failed"], "ours always are"
 
 
-def test_an_event_under_a_lost_lease_is_refused(sql, job, publish, refused, new_lease):
+def test_an_event_under_a_lost_lease_is_refused(
+    sql: Session, job: Any, publish: Callable[..., None], refused: Refused, new_lease: Callable[[], UUID]
+) -> None:
     with refused("HF001"):
         sql.value("publish", id=job.id, lease=new_lease(), name="x")
     assert [row[0] for row in flush(sql, job, 1, lease=new_lease())] == [job.id]
     assert names(sql, job_id=job.id) == []
 
 
-def test_numbered_events_that_are_sent_again_are_written_once(sql, job):
+def test_numbered_events_that_are_sent_again_are_written_once(sql: Session, job: Any) -> None:
     flush(sql, job, 1, 2)
     flush(sql, job, 1, 2, 3)
     flush(sql, job, 3)
@@ -80,7 +90,7 @@ def test_numbered_events_that_are_sent_again_are_written_once(sql, job):
     assert names(sql, job_id=job.id) == ["n1", "n2", "n3", "n1"], "a new lease counts anew"
 
 
-def test_what_happens_to_a_job_is_an_event(sql, clock):
+def test_what_happens_to_a_job_is_an_event(sql: Session, clock: Clock) -> None:
     job_id = sql.enqueue(max_attempts=4)
     job = sql.claim_one()
     sql.value("progress", id=job.id, lease=job.lease, percent=40, stage="render")
@@ -110,7 +120,7 @@ def test_what_happens_to_a_job_is_an_event(sql, clock):
     assert sql.job(job_id).events == len(events)
 
 
-def test_a_waiting_job_that_is_called_off_or_given_up_says_so(sql):
+def test_a_waiting_job_that_is_called_off_or_given_up_says_so(sql: Session) -> None:
     off, up = sql.enqueue_many(2)
     sql.value("cancel", id=off)
     sql.value("give_up", id=up, reason="hopeless")
@@ -119,14 +129,14 @@ def test_a_waiting_job_that_is_called_off_or_given_up_says_so(sql):
     assert (event.name, event.data) == ("job.dead", {"error": "hopeless"})
 
 
-def test_a_step_is_an_event_once(sql, job):
+def test_a_step_is_an_event_once(sql: Session, job: Any) -> None:
     for _ in range(2):
         sql.value("keep_step", id=job.id, lease=job.lease, name="render")
     (event,) = sql.rows("read_events", job_id=job.id)
     assert (event.name, event.data) == ("job.step", {"step": "render"})
 
 
-def test_a_completion_is_an_event_of_a_job_that_has_others_and_of_no_other(sql):
+def test_a_completion_is_an_event_of_a_job_that_has_others_and_of_no_other(sql: Session) -> None:
     sql.enqueue_many(5)
     told, progressed, silent, stepped, failed = jobs = sql.claim()
     sql.value("keep_step", id=stepped.id, lease=stepped.lease, name="render")
@@ -147,14 +157,14 @@ def test_a_completion_is_an_event_of_a_job_that_has_others_and_of_no_other(sql):
 
 
 @pytest.fixture
-def follow(sql):
+def follow(sql: Session) -> Callable[..., Any]:
     """A reader that goes on after what it has seen, a few at a time."""
 
     class Reader:
-        def __init__(self, queue=None):
+        def __init__(self, queue: str | None = None) -> None:
             self.queue, self.cursor = queue, None
 
-        def read(self, amount=1000):
+        def read(self, amount: int = 1000) -> list[str]:
             page = sql.rows("read_events", queue=self.queue, after=self.cursor, amount=amount)
             if page:
                 self.cursor = page[-1].cursor
@@ -163,7 +173,9 @@ def follow(sql):
     return Reader
 
 
-def test_a_reader_sees_each_event_once_and_waits_for_no_transaction(sql, other, connect, publish, follow):
+def test_a_reader_sees_each_event_once_and_waits_for_no_transaction(
+    sql: Session, other: Session, connect: Connect, publish: Callable[..., None], follow: Callable[..., Any]
+) -> None:
     sql.enqueue_many(3)
     one, two, three = sql.claim()
     reader = follow()
@@ -186,7 +198,9 @@ def test_a_reader_sees_each_event_once_and_waits_for_no_transaction(sql, other, 
     assert reader.read() == []
 
 
-def test_the_cursor_of_any_event_goes_on_after_it(sql, other, publish):
+def test_the_cursor_of_any_event_goes_on_after_it(
+    sql: Session, other: Session, publish: Callable[..., None]
+) -> None:
     sql.enqueue_many(2)
     one, two = sql.claim()
     other("begin")
@@ -207,7 +221,9 @@ def test_the_cursor_of_any_event_goes_on_after_it(sql, other, publish):
         assert seen == expected
 
 
-def test_a_reader_of_a_queue_sees_that_queue(sql, publish, follow):
+def test_a_reader_of_a_queue_sees_that_queue(
+    sql: Session, publish: Callable[..., None], follow: Callable[..., Any]
+) -> None:
     sql.enqueue(queue="mail")
     sql.enqueue(queue="other")
     mail, elsewhere = sorted(sql.claim(), key=lambda job: job.queue)
@@ -220,14 +236,16 @@ def test_a_reader_of_a_queue_sees_that_queue(sql, publish, follow):
     assert reader.read() == ["b"]
 
 
-def test_a_cursor_of_now_leaves_out_what_was(sql, job, publish):
+def test_a_cursor_of_now_leaves_out_what_was(sql: Session, job: Any, publish: Callable[..., None]) -> None:
     publish(job, "before")
     everywhere, own = sql.value("event_cursor"), sql.value("event_cursor", job_id=job.id)
     publish(job, "after")
     assert names(sql, after=everywhere) == names(sql, job_id=job.id, after=own) == ["after"]
 
 
-def test_a_cursor_does_not_pass_what_its_own_transaction_writes_later(sql, other, publish):
+def test_a_cursor_does_not_pass_what_its_own_transaction_writes_later(
+    sql: Session, other: Session, publish: Callable[..., None]
+) -> None:
     sql.enqueue_many(2)
     one, two = sql.claim()
     other("begin")
@@ -239,7 +257,9 @@ def test_a_cursor_does_not_pass_what_its_own_transaction_writes_later(sql, other
     assert names(sql, after=cursor) == ["first", "second"]
 
 
-def test_events_of_one_job_wait_for_each_other(sql, other, job, publish):
+def test_events_of_one_job_wait_for_each_other(
+    sql: Session, other: Session, job: Any, publish: Callable[..., None]
+) -> None:
     """So a reader who has seen one has seen all before it, and a number will do as its cursor."""
     other("begin")
     publish(job, "first", session=other)
@@ -253,7 +273,7 @@ def test_events_of_one_job_wait_for_each_other(sql, other, job, publish):
     assert names(sql, job_id=job.id, after=first.cursor) == ["second"]
 
 
-def test_a_cursor_that_is_none_is_refused(sql, refused):
+def test_a_cursor_that_is_none_is_refused(sql: Session, refused: Refused) -> None:
     for cursor in ("x", "1/2", "1:1:/x/1", "1:1:/1:1:/999999999999999999999"):
         with refused("HF008") as error:
             sql.rows("read_events", after=cursor)
@@ -269,7 +289,7 @@ def test_a_cursor_that_is_none_is_refused(sql, refused):
     assert error.detail["field"] == "amount"
 
 
-def test_a_reader_reads_what_is_new_and_not_what_was(sql, job):
+def test_a_reader_reads_what_is_new_and_not_what_was(sql: Session, job: Any) -> None:
     # However much there was, and whoever stays open.
     sql(
         "insert into holdfast.event (job_id, queue, task, name, attempt, at) "
@@ -288,7 +308,9 @@ def test_a_reader_reads_what_is_new_and_not_what_was(sql, job):
 # Keeping.
 
 
-def test_events_have_a_partition_a_day_and_go_with_it(sql, job, publish, clock):
+def test_events_have_a_partition_a_day_and_go_with_it(
+    sql: Session, job: Any, publish: Callable[..., None], clock: Clock
+) -> None:
     sql.value("upkeep")
     clock.advance(days=1)
     publish(job, "tomorrow")
@@ -301,7 +323,7 @@ def test_events_have_a_partition_a_day_and_go_with_it(sql, job, publish, clock):
     assert sql("select from holdfast.event") == sql("select from holdfast.event_count") == []
 
 
-def test_events_of_today_go_too(sql, job, publish, clock):
+def test_events_of_today_go_too(sql: Session, job: Any, publish: Callable[..., None], clock: Clock) -> None:
     publish(job, "today")
     sql.finish([job])
     clock.advance(days=31)
@@ -309,7 +331,9 @@ def test_events_of_today_go_too(sql, job, publish, clock):
     assert sql("select from holdfast.event") == []
 
 
-def test_a_dead_letter_keeps_the_number_of_its_events_until_it_is_gone(sql, job, publish, clock):
+def test_a_dead_letter_keeps_the_number_of_its_events_until_it_is_gone(
+    sql: Session, job: Any, publish: Callable[..., None], clock: Clock
+) -> None:
     for number in range(3):
         publish(job, f"page.{number}")
     sql.finish([job], "failed", errors=["no"], retries=[False])

@@ -1,22 +1,27 @@
 """What becomes of a job by each outcome that can be reported."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
+
 
 @pytest.fixture
-def held(sql):
+def held(sql: Session) -> Callable[..., Any]:
     """Enqueue and claim a job; returns it as the claim did."""
 
-    def claim(task="task", **options):
+    def claim(task: str = "task", **options: Any) -> Any:
         sql.enqueue(task, **options)
         return sql.claim_one(tasks=[task])
 
     return claim
 
 
-def test_a_completed_job_has_a_result_a_time_and_a_duration(sql, held):
+def test_a_completed_job_has_a_result_a_time_and_a_duration(sql: Session, held: Callable[..., Any]) -> None:
     job = held(payload='{"n": 1}', queue="q", priority=3, headers='{"h": 1}')
     sql.value("complete", id=job.id, lease=job.lease, result='{"ok": true}')
     done = sql.job(job.id)
@@ -28,14 +33,18 @@ def test_a_completed_job_has_a_result_a_time_and_a_duration(sql, held):
     assert sql.live(job.id) is None
 
 
-def test_the_duration_is_the_workers_own_measure_where_no_start_was_written(sql, held, clock):
+def test_the_duration_is_the_workers_own_measure_where_no_start_was_written(
+    sql: Session, held: Callable[..., Any], clock: Clock
+) -> None:
     job = held()
     clock.advance(seconds=60)
     sql.finish([job], "completed", durations=[2.5])
     assert sql.job(job.id).duration == timedelta(seconds=2.5)
 
 
-def test_the_duration_counts_from_the_start_that_was_written(sql, held, clock):
+def test_the_duration_counts_from_the_start_that_was_written(
+    sql: Session, held: Callable[..., Any], clock: Clock
+) -> None:
     job = held()
     assert sql.rows("start", ids=[job.id], leases=[job.lease]) == []
     clock.advance(seconds=60)
@@ -45,14 +54,18 @@ def test_the_duration_counts_from_the_start_that_was_written(sql, held, clock):
 
 
 @pytest.mark.parametrize("seconds", [-5.0, 1e300, float("nan"), float("inf"), 86_400.0])
-def test_a_duration_that_cannot_be_true_is_held_within_the_claim(sql, held, seconds):
+def test_a_duration_that_cannot_be_true_is_held_within_the_claim(
+    sql: Session, held: Callable[..., Any], seconds: float
+) -> None:
     job = held()
     assert sql.finish([job], "completed", durations=[seconds]) == []
     done = sql.job(job.id)
     assert done.claimed_at <= done.started_at <= done.finished_at
 
 
-def test_a_failed_job_waits_for_its_backoff_and_comes_back(sql, held, clock):
+def test_a_failed_job_waits_for_its_backoff_and_comes_back(
+    sql: Session, held: Callable[..., Any], clock: Clock
+) -> None:
     job = held()
     sql.value("fail", id=job.id, lease=job.lease, error="no connection", traceback="line 1")
     waits = sql.job(job.id)
@@ -65,7 +78,9 @@ def test_a_failed_job_waits_for_its_backoff_and_comes_back(sql, held, clock):
     assert sql.claim_one().attempt == 2
 
 
-def test_a_job_out_of_attempts_goes_to_the_dead_letters_whole(sql, held, clock):
+def test_a_job_out_of_attempts_goes_to_the_dead_letters_whole(
+    sql: Session, held: Callable[..., Any], clock: Clock
+) -> None:
     job = held(payload='{"n": 1}', queue="q", priority=3, max_attempts=1, headers='{"h": 1}')
     clock.advance(seconds=5)
     sql.finish([job], "failed", errors=["broken"])
@@ -77,14 +92,14 @@ def test_a_job_out_of_attempts_goes_to_the_dead_letters_whole(sql, held, clock):
     assert dead.worker == job.worker
 
 
-def test_the_reporter_can_forbid_the_retry(sql, held):
+def test_the_reporter_can_forbid_the_retry(sql: Session, held: Callable[..., Any]) -> None:
     job = held(max_attempts=9)
     sql.value("fail", id=job.id, lease=job.lease, error="never again", retry=False)
     assert sql.state(job.id) == "dead"
 
 
 @pytest.mark.parametrize("seconds", [0, 7, 86_400])
-def test_the_reporter_can_set_the_delay(sql, held, seconds):
+def test_the_reporter_can_set_the_delay(sql: Session, held: Callable[..., Any], seconds: int) -> None:
     job = held()
     sql.value("fail", id=job.id, lease=job.lease, error="busy", retry_in=timedelta(seconds=seconds))
     waits = sql.job(job.id)
@@ -92,7 +107,9 @@ def test_the_reporter_can_set_the_delay(sql, held, seconds):
 
 
 @pytest.mark.parametrize("delay", ["-1 second", "101 years"])
-def test_an_absurd_delay_is_refused_and_the_job_stays_held(sql, held, delay, refused):
+def test_an_absurd_delay_is_refused_and_the_job_stays_held(
+    sql: Session, held: Callable[..., Any], delay: str, refused: Refused
+) -> None:
     job = held()
     with refused("HF008") as error:
         sql.value("fail", id=job.id, lease=job.lease, error="no", retry_in=delay)
@@ -103,13 +120,15 @@ def test_an_absurd_delay_is_refused_and_the_job_stays_held(sql, held, delay, ref
     assert sql.state(job.id) == "claimed"
 
 
-def test_an_absurd_delay_in_a_batch_leaves_no_job_unfinishable(sql, held):
+def test_an_absurd_delay_in_a_batch_leaves_no_job_unfinishable(
+    sql: Session, held: Callable[..., Any]
+) -> None:
     jobs = [held(), held()]
     assert sql.finish(jobs, "failed", delays=["150000 years", "-5 years"]) == []
     assert [sql.job(job.id).state for job in jobs] == ["scheduled", "scheduled"]
 
 
-def test_errors_are_kept_attempt_by_attempt(sql, held, clock):
+def test_errors_are_kept_attempt_by_attempt(sql: Session, held: Callable[..., Any], clock: Clock) -> None:
     job = held(max_attempts=3)
     first = job
     for attempt in (1, 2, 3):
@@ -126,7 +145,7 @@ def test_errors_are_kept_attempt_by_attempt(sql, held, clock):
     assert sql.job(first.id).last_error == "error 3"
 
 
-def test_a_long_error_is_cut_and_a_missing_one_is_named(sql, held):
+def test_a_long_error_is_cut_and_a_missing_one_is_named(sql: Session, held: Callable[..., Any]) -> None:
     job = held(max_attempts=1)
     sql.value("fail", id=job.id, lease=job.lease, error="e" * 1_000_000, traceback="t" * 1_000_000)
     (error,) = sql.rows("job_errors", id=job.id)
@@ -140,7 +159,9 @@ def test_a_long_error_is_cut_and_a_missing_one_is_named(sql, held):
     assert sql.job(silent.id).last_error == "failed"
 
 
-def test_a_snoozed_job_comes_back_later_and_uses_up_no_attempt(sql, held, clock):
+def test_a_snoozed_job_comes_back_later_and_uses_up_no_attempt(
+    sql: Session, held: Callable[..., Any], clock: Clock
+) -> None:
     job = held(max_attempts=1)
     for _ in range(5):
         sql.value("snooze", id=job.id, lease=job.lease, delay="1 minute")
@@ -154,7 +175,7 @@ def test_a_snoozed_job_comes_back_later_and_uses_up_no_attempt(sql, held, clock)
     assert sql.state(job.id) == "dead"
 
 
-def test_an_endless_snoozer_comes_to_an_end(sql, held):
+def test_an_endless_snoozer_comes_to_an_end(sql: Session, held: Callable[..., Any]) -> None:
     job = held()
     sql("update holdfast.job set attempt = 32767, max_attempts = 32767")
     sql.value("snooze", id=job.id, lease=job.lease, delay="0")
@@ -162,7 +183,7 @@ def test_an_endless_snoozer_comes_to_an_end(sql, held):
     assert sql.state(job.id) == "dead"
 
 
-def test_a_released_job_is_back_at_once_with_its_attempt(sql, held):
+def test_a_released_job_is_back_at_once_with_its_attempt(sql: Session, held: Callable[..., Any]) -> None:
     job = held()
     sql.value("release", id=job.id, lease=job.lease)
     back = sql.job(job.id)
@@ -171,7 +192,9 @@ def test_a_released_job_is_back_at_once_with_its_attempt(sql, held):
     assert sql.rows("job_errors", id=job.id) == []
 
 
-def test_an_interrupted_job_is_back_at_once_and_the_attempt_counts(sql, held):
+def test_an_interrupted_job_is_back_at_once_and_the_attempt_counts(
+    sql: Session, held: Callable[..., Any]
+) -> None:
     job = held(max_attempts=2)
     sql.finish([job], "interrupted")
     back = sql.job(job.id)
@@ -186,14 +209,16 @@ def test_an_interrupted_job_is_back_at_once_and_the_attempt_counts(sql, held):
     assert [error.error for error in sql.rows("job_errors", id=job.id)] == [back.last_error, "stopped again"]
 
 
-def test_a_cancelled_job_has_ended(sql, held):
+def test_a_cancelled_job_has_ended(sql: Session, held: Callable[..., Any]) -> None:
     job = held()
     sql.finish([job], "cancelled", errors=["not needed"])
     done = sql.job(job.id)
     assert (done.state, done.last_error, done.progress) == ("cancelled", "not needed", None)
 
 
-def test_returned_jobs_go_before_fresh_ones_of_their_priority_in_their_old_order(sql, clock):
+def test_returned_jobs_go_before_fresh_ones_of_their_priority_in_their_old_order(
+    sql: Session, clock: Clock
+) -> None:
     tasks = [f"task{n % 3}" for n in range(30)]
     ids = [row[0] for row in sql.rows("enqueue_many", tasks=tasks)]
     fresh = [sql.enqueue(), sql.enqueue()]
@@ -205,7 +230,7 @@ def test_returned_jobs_go_before_fresh_ones_of_their_priority_in_their_old_order
     assert [job.id for job in sql.claim_all()] == ids[:15] + ids[15:] + fresh
 
 
-def test_a_batch_may_have_every_outcome_at_once(sql, held):
+def test_a_batch_may_have_every_outcome_at_once(sql: Session, held: Callable[..., Any]) -> None:
     outcomes = ["completed", "failed", "released", "snoozed", "interrupted", "cancelled", None, "failed"]
     jobs = [held(f"task{n}", payload=f"[{n}]") for n in range(8)]
     refusals = sql.rows(
@@ -236,13 +261,15 @@ def test_a_batch_may_have_every_outcome_at_once(sql, held):
     assert sql.job(jobs[0].id).result == "r"
 
 
-def test_each_dead_job_of_a_batch_keeps_its_own_error(sql):
+def test_each_dead_job_of_a_batch_keeps_its_own_error(sql: Session) -> None:
     ids = sql.enqueue_many(50, max_attempts=[1] * 50)
     sql.finish(sql.claim_all(), "failed", errors=[f"error {n}" for n in range(50)])
     assert [sql.job(job_id).last_error for job_id in ids] == [f"error {n}" for n in range(50)]
 
 
-def test_reports_that_cannot_be_read_are_refused(sql, held, refused):
+def test_reports_that_cannot_be_read_are_refused(
+    sql: Session, held: Callable[..., Any], refused: Refused
+) -> None:
     job = held()
     for arguments in [
         {"ids": [job.id], "leases": []},
@@ -261,7 +288,9 @@ def test_reports_that_cannot_be_read_are_refused(sql, held, refused):
     assert sql("select * from holdfast.finish('{}', '{}')") == []
 
 
-def test_a_wish_to_cancel_comes_true_when_the_job_does_not_complete(sql, held):
+def test_a_wish_to_cancel_comes_true_when_the_job_does_not_complete(
+    sql: Session, held: Callable[..., Any]
+) -> None:
     for outcome in ("failed", "released", "snoozed", "interrupted", "completed"):
         job = held()
         assert sql.value("cancel", id=job.id) == "requested"
@@ -270,7 +299,7 @@ def test_a_wish_to_cancel_comes_true_when_the_job_does_not_complete(sql, held):
         assert sql.finish([job], outcome) == [], "the same report again is accepted"
 
 
-def test_a_finish_removes_what_hangs_on_the_job(sql, held):
+def test_a_finish_removes_what_hangs_on_the_job(sql: Session, held: Callable[..., Any]) -> None:
     for outcome in ("completed", "failed", "released", "snoozed", "interrupted", "cancelled"):
         job = held(outcome)
         sql.value("progress", id=job.id, lease=job.lease, percent=1)

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
+
 LIMIT = 8192
 
 
-def copy(sql, headers: str) -> None:
+def copy(sql: Session, headers: str) -> None:
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with sql.connection.cursor().copy("copy holdfast.job (lane_id, task, headers) from stdin") as rows:
         rows.write_row((lane, "task", headers))
@@ -26,7 +29,9 @@ def of_size(size: int) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_headers_of_exactly_8_kib_are_welcome_and_one_byte_more_is_not(sql, way, refused):
+def test_headers_of_exactly_8_kib_are_welcome_and_one_byte_more_is_not(
+    sql: Session, way: str, refused: Refused
+) -> None:
     WAYS[way](sql, of_size(LIMIT))
     before = sql.one("select count(*) from holdfast.job")
     with refused("HF008") as error:
@@ -38,7 +43,7 @@ def test_headers_of_exactly_8_kib_are_welcome_and_one_byte_more_is_not(sql, way,
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("headers", ["[]", "1", '"text"', "null"])
-def test_headers_are_an_object(sql, way, headers, refused):
+def test_headers_are_an_object(sql: Session, way: str, headers: str, refused: Refused) -> None:
     with refused("HF008") as error:
         WAYS[way](sql, headers)
     assert "must be an object" in error.message
@@ -46,14 +51,16 @@ def test_headers_are_an_object(sql, way, headers, refused):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["resumes", "schedule", "tick"])
-def test_a_name_of_the_queues_own_is_refused_from_outside(sql, way, name, refused):
+def test_a_name_of_the_queues_own_is_refused_from_outside(
+    sql: Session, way: str, name: str, refused: Refused
+) -> None:
     with refused("HF008") as error:
         WAYS[way](sql, json.dumps({"trace": "1", name: "x"}))
     assert f'"{name}"' in error.message
     WAYS[way](sql, json.dumps({"trace": "1", "deeper": {name: "x"}, name.title(): 1}))
 
 
-def test_the_queue_itself_still_writes_its_names(sql, clock):
+def test_the_queue_itself_still_writes_its_names(sql: Session, clock: Clock) -> None:
     sql.value("add_schedule", name="s", task="ticks", every="1 hour", payload="{}")
     sql.value("run_schedule", name="s")
     clock.advance(hours=1)
@@ -68,7 +75,7 @@ def test_the_queue_itself_still_writes_its_names(sql, clock):
 
 
 @pytest.mark.parametrize("amount", [40, 200])
-def test_headers_count_in_the_bytes_of_a_claim(sql, amount):
+def test_headers_count_in_the_bytes_of_a_claim(sql: Session, amount: int) -> None:
     ids = [sql.enqueue() for _ in range(40)]
     # As large as only 0.1 took them: a claim has room for 16 MiB.
     sql(

@@ -1,27 +1,31 @@
 """A head moves past what is done, and never past a job that is or will be pending."""
 
+from collections.abc import Callable
+
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Session
 
 
-def heads(sql, kind=0):
+def heads(sql: Session, kind: int = 0) -> tuple[int, int]:
     """The head that claims read from and the one that is proven, of the only lane of this kind."""
     ((head, safe),) = sql("select head, safe_head from holdfast.lane where kind = %s", kind)
     return head, safe
 
 
-def last_seq(sql):
+def last_seq(sql: Session) -> int:
     return sql.one("select last_value from holdfast.job_seq")
 
 
 @pytest.fixture
-def flow(sql):
+def flow(sql: Session) -> Callable[..., None]:
     """Let jobs come and go through the queue, as many as asked."""
 
-    def run(amount, session=sql):
+    def run(amount: int, session: Session = sql) -> None:
         for _ in range(0, amount, 1000):
             session.enqueue_many(1000)
             while jobs := session.claim_all():
@@ -30,7 +34,7 @@ def flow(sql):
     return run
 
 
-def test_the_head_follows_what_is_done(sql, flow):
+def test_the_head_follows_what_is_done(sql: Session, flow: Callable[..., None]) -> None:
     flow(2000)
     assert sql.value("advance") == 1
     head, safe = heads(sql)
@@ -39,7 +43,9 @@ def test_the_head_follows_what_is_done(sql, flow):
     assert sql.claim_one().id == job_id
 
 
-def test_the_more_versions_of_a_lane_nobody_may_clean_up_the_longer_are_the_steps(sql, other, flow):
+def test_the_more_versions_of_a_lane_nobody_may_clean_up_the_longer_are_the_steps(
+    sql: Session, other: Session, flow: Callable[..., None]
+) -> None:
     other("begin isolation level repeatable read")
     other("select 1")
     flow(1000)
@@ -54,7 +60,7 @@ def test_the_more_versions_of_a_lane_nobody_may_clean_up_the_longer_are_the_step
     sql("vacuum holdfast.lane")  # the next test has the same database
 
 
-def test_the_head_stops_at_the_first_job_that_waits(sql, flow):
+def test_the_head_stops_at_the_first_job_that_waits(sql: Session, flow: Callable[..., None]) -> None:
     flow(1000)
     waiting = sql.enqueue()
     sql.enqueue_many(1000)
@@ -68,13 +74,13 @@ def test_the_head_stops_at_the_first_job_that_waits(sql, flow):
     assert heads(sql)[0] == sql.live(job_id).seq
 
 
-def test_a_move_of_a_few_places_is_not_worth_a_write(sql):
+def test_a_move_of_a_few_places_is_not_worth_a_write(sql: Session) -> None:
     sql.enqueue_many(100)
     sql.finish(sql.claim_all())
     assert sql.value("advance") == 0
 
 
-def test_an_idle_database_stays_idle(sql, flow):
+def test_an_idle_database_stays_idle(sql: Session, flow: Callable[..., None]) -> None:
     flow(1000)
     sql.value("advance")
     written = "select xmin, ctid from holdfast.writer_watch union all select xmin, ctid from holdfast.lane"
@@ -84,7 +90,7 @@ def test_an_idle_database_stays_idle(sql, flow):
     assert sql(written) == before
 
 
-def test_only_one_moves_the_heads_at_a_time(sql, other, flow):
+def test_only_one_moves_the_heads_at_a_time(sql: Session, other: Session, flow: Callable[..., None]) -> None:
     flow(1000)
     with sql.connection.transaction():
         assert sql.value("advance") == 1
@@ -92,7 +98,9 @@ def test_only_one_moves_the_heads_at_a_time(sql, other, flow):
 
 
 @pytest.mark.parametrize("way", ["enqueue", "copy", "savepoint", "rolled_back_savepoint", "retry", "promote"])
-def test_the_head_waits_for_a_transaction_that_took_a_place(sql, other, flow, way, clock):
+def test_the_head_waits_for_a_transaction_that_took_a_place(
+    sql: Session, other: Session, flow: Callable[..., None], way: str, clock: Clock
+) -> None:
     """Whoever can give a job a place must hold the lock on `job` before it takes the number."""
     flow(1000)
     sql.value("advance")
@@ -129,7 +137,9 @@ def test_the_head_waits_for_a_transaction_that_took_a_place(sql, other, flow, wa
     assert len(sql.claim_all()) == 1
 
 
-def test_the_head_moves_on_when_the_transactions_of_its_proof_have_ended(sql, other, connect, flow):
+def test_the_head_moves_on_when_the_transactions_of_its_proof_have_ended(
+    sql: Session, other: Session, connect: Connect, flow: Callable[..., None]
+) -> None:
     flow(1000)
     late = connect()
     late("begin")
@@ -148,7 +158,9 @@ def test_the_head_moves_on_when_the_transactions_of_its_proof_have_ended(sql, ot
     assert len(sql.claim_all()) == 1
 
 
-def test_who_advances_in_a_transaction_of_its_own_jobs_does_not_pass_them(sql, other, flow):
+def test_who_advances_in_a_transaction_of_its_own_jobs_does_not_pass_them(
+    sql: Session, other: Session, flow: Callable[..., None]
+) -> None:
     flow(1000)
     with sql.connection.transaction():
         own = sql.enqueue()
@@ -158,7 +170,7 @@ def test_who_advances_in_a_transaction_of_its_own_jobs_does_not_pass_them(sql, o
     assert other.claim_one().id == own
 
 
-def test_a_prepared_transaction_stops_the_heads(sql, flow):
+def test_a_prepared_transaction_stops_the_heads(sql: Session, flow: Callable[..., None]) -> None:
     flow(1000)
     sql.value("advance")
     before = heads(sql)
@@ -177,7 +189,9 @@ def test_a_prepared_transaction_stops_the_heads(sql, flow):
     assert sql.value("advance") == 1
 
 
-def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, other, flow, clock):
+def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(
+    sql: Session, other: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     flow(1000)
     sql.value("advance")
     other("begin")
@@ -204,7 +218,9 @@ def test_a_transaction_that_stays_open_for_long_does_not_make_claims_slow(sql, o
     assert head == proven > safe + 10_000
 
 
-def test_late_jobs_are_found_when_the_proof_comes(sql, other, flow, clock):
+def test_late_jobs_are_found_when_the_proof_comes(
+    sql: Session, other: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     flow(1000)
     sql.value("advance")
     other("begin")
@@ -216,7 +232,7 @@ def test_late_jobs_are_found_when_the_proof_comes(sql, other, flow, clock):
     assert [job.id for job in sql.claim()] == [late]
 
 
-def pass_by(sql, flow, clock):
+def pass_by(sql: Session, flow: Callable[..., None], clock: Clock) -> None:
     """Let the head run ahead of a transaction that stays open."""
     for _ in range(3):
         flow(5000)
@@ -226,7 +242,9 @@ def pass_by(sql, flow, clock):
     assert head > proven + 10_000
 
 
-def test_the_head_that_is_ahead_never_passes_the_sequence(sql, other, flow, clock):
+def test_the_head_that_is_ahead_never_passes_the_sequence(
+    sql: Session, other: Session, flow: Callable[..., None], clock: Clock
+) -> None:
     # `select last_value` reads up to 32 too high while others take numbers.
     other("begin")
     other.enqueue()
@@ -235,7 +253,7 @@ def test_the_head_that_is_ahead_never_passes_the_sequence(sql, other, flow, cloc
     assert head <= sql.one("select nextval('holdfast.job_seq')")
 
 
-def test_the_head_waits_a_while_for_a_large_transaction(sql, other, clock):
+def test_the_head_waits_a_while_for_a_large_transaction(sql: Session, other: Session, clock: Clock) -> None:
     # Beside an idle worker, whose last note may be of long ago.
     sql.enqueue_many(1000)
     sql.finish(sql.claim_all())
@@ -252,7 +270,9 @@ def test_the_head_waits_a_while_for_a_large_transaction(sql, other, clock):
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, connect, flow, clock, prepared):
+def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(
+    sql: Session, other: Session, connect: Connect, flow: Callable[..., None], clock: Clock, prepared: bool
+) -> None:
     flow(1000)
     sql.value("advance")
     other("set holdfast.notify = off")
@@ -271,7 +291,9 @@ def test_the_head_waits_for_who_came_lately_and_not_for_who_stays(sql, other, co
     assert [job.id for job in sql.claim(10)] == new[:10]
 
 
-def test_the_head_goes_back_to_many_that_come_late(sql, other, connect, flow, clock):
+def test_the_head_goes_back_to_many_that_come_late(
+    sql: Session, other: Session, connect: Connect, flow: Callable[..., None], clock: Clock
+) -> None:
     flow(1000)
     sql.value("advance")
     stays = connect()
@@ -289,7 +311,7 @@ def test_the_head_goes_back_to_many_that_come_late(sql, other, connect, flow, cl
     assert [job.id for job in sql.claim_all()] == late
 
 
-def test_whatever_stands_behind_a_head_is_found_and_reported(sql):
+def test_whatever_stands_behind_a_head_is_found_and_reported(sql: Session) -> None:
     ids = sql.enqueue_many(3)
     sql("update holdfast.lane set head = 1000, safe_head = 1000")
     assert sql.claim() == []
@@ -299,7 +321,7 @@ def test_whatever_stands_behind_a_head_is_found_and_reported(sql):
     assert sql.one("select action from holdfast.audit where target like 'lane %%'") == "repair"
 
 
-def test_a_late_job_that_was_locked_when_it_was_looked_for_is_found_by_upkeep(sql):
+def test_a_late_job_that_was_locked_when_it_was_looked_for_is_found_by_upkeep(sql: Session) -> None:
     ids = sql.enqueue_many(3)
     sql("select setval('holdfast.job_seq', 2000)")
     sql("update holdfast.lane set head = 1000")  # past them: a look for late ones has stepped over them
@@ -308,14 +330,14 @@ def test_a_late_job_that_was_locked_when_it_was_looked_for_is_found_by_upkeep(sq
     assert [job.id for job in sql.claim()] == ids
 
 
-def test_upkeep_looks_behind_the_heads_too(sql):
+def test_upkeep_looks_behind_the_heads_too(sql: Session) -> None:
     sql.enqueue()
     sql("update holdfast.lane set head = 1000, safe_head = 1000")
     sql.value("upkeep")
     assert len(sql.claim()) == 1
 
 
-def test_a_sequence_that_was_reset_is_moved_above_everything(sql, flow):
+def test_a_sequence_that_was_reset_is_moved_above_everything(sql: Session, flow: Callable[..., None]) -> None:
     flow(2000)
     sql.value("advance")
     reached = last_seq(sql)
@@ -331,7 +353,7 @@ def test_a_sequence_that_was_reset_is_moved_above_everything(sql, flow):
     assert len(sql.enqueue_many(5)) == len(sql.claim()) == 5
 
 
-def test_a_reset_is_noticed_also_where_no_head_has_moved(sql, clock):
+def test_a_reset_is_noticed_also_where_no_head_has_moved(sql: Session, clock: Clock) -> None:
     # Retries would get places before their old ones, which the guard refuses: nothing could be promoted.
     sql.enqueue_many(3000)
     sql.value("advance")
@@ -346,7 +368,9 @@ def test_a_reset_is_noticed_also_where_no_head_has_moved(sql, clock):
     assert len(sql.claim_all()) == 10
 
 
-def test_a_reset_is_noticed_while_a_proof_is_held_up(sql, other, flow):
+def test_a_reset_is_noticed_while_a_proof_is_held_up(
+    sql: Session, other: Session, flow: Callable[..., None]
+) -> None:
     flow(2000)
     sql.value("advance")
     other("begin")
@@ -362,7 +386,9 @@ def test_a_reset_is_noticed_while_a_proof_is_held_up(sql, other, flow):
         sql.finish(sql.claim_all(), outcome)
 
 
-def test_after_a_reset_nothing_goes_back_to_a_place_before_its_old_one(sql, flow):
+def test_after_a_reset_nothing_goes_back_to_a_place_before_its_old_one(
+    sql: Session, flow: Callable[..., None]
+) -> None:
     flow(2000)
     sql.value("advance")
     ids = sql.enqueue_many(3)
@@ -377,7 +403,7 @@ def test_after_a_reset_nothing_goes_back_to_a_place_before_its_old_one(sql, flow
     assert [job.id for job in sql.claim_all()] == ids
 
 
-def test_who_names_job_is_seen_before_its_first_row_has_come_to_live(sql, other):
+def test_who_names_job_is_seen_before_its_first_row_has_come_to_live(sql: Session, other: Session) -> None:
     # It takes that row's place before it locks the partition, but after the table that it names.
     worker = sql.value("register", name="w", queues=None, tasks=None)
     assert sql.value("sleep", worker=worker)  # it was awake
@@ -391,7 +417,7 @@ def test_who_names_job_is_seen_before_its_first_row_has_come_to_live(sql, other)
     assert not sql.value("sleep", worker=worker)
 
 
-def test_a_writer_of_both_is_one_writer(sql, other):
+def test_a_writer_of_both_is_one_writer(sql: Session, other: Session) -> None:
     other("begin")
     other.enqueue()
     lane = other.value("lane", queue="default", priority=100, task="task")
@@ -400,7 +426,7 @@ def test_a_writer_of_both_is_one_writer(sql, other):
     other("rollback")
 
 
-def test_a_sequence_restored_below_old_jobs_is_repaired(sql, flow):
+def test_a_sequence_restored_below_old_jobs_is_repaired(sql: Session, flow: Callable[..., None]) -> None:
     # As after logical replication or a dump without the sequence.
     flow(1000)
     ids = sql.enqueue_many(1000)
@@ -412,7 +438,7 @@ def test_a_sequence_restored_below_old_jobs_is_repaired(sql, flow):
     assert [job.id for job in sql.claim_all()] == [*ids, new]
 
 
-def test_right_after_install_nothing_is_passed(holdfast_server):
+def test_right_after_install_nothing_is_passed(holdfast_server: str) -> None:
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute("create database holdfast_new")
         dsn = make_conninfo(holdfast_server, dbname="holdfast_new")
@@ -434,5 +460,5 @@ def test_right_after_install_nothing_is_passed(holdfast_server):
             server.execute("drop database holdfast_new with (force)")
 
 
-def test_the_sequence_does_not_cache(sql):
+def test_the_sequence_does_not_cache(sql: Session) -> None:
     assert sql.one("select cache_size from pg_sequences where sequencename = 'job_seq'") == 1

@@ -1,10 +1,19 @@
 """How a queue is: judged by its thresholds, said with the count and the age."""
 
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
+
+Health = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture
-def health(sql):
+def health(sql: Session) -> Health:
     """`health()`: status and message of the only queue, or of the one named."""
 
     def health(queue: str = "mail") -> tuple[str, str]:
@@ -15,19 +24,19 @@ def health(sql):
 
 
 @pytest.fixture
-def worker(sql):
+def worker(sql: Session) -> UUID:
     return sql.value("register", lease_time="1 day")
 
 
-def settings(sql, queue: str, **values) -> None:
+def settings(sql: Session, queue: str, **values: Any) -> None:
     sql("insert into holdfast.queue (name) values (%s) on conflict do nothing", queue)
     for name, value in values.items():
         sql(f"update holdfast.queue set {name} = %s where name = %s", value, queue)
 
 
 def test_the_oldest_job_that_waits_is_a_warning_after_a_minute_and_critical_after_ten(
-    sql, clock, worker, health
-):
+    sql: Session, clock: Clock, worker: UUID, health: Health
+) -> None:
     sql.enqueue(queue="mail")
     assert health() == ("OK", "one job waits, for 0 s")
     clock.advance(seconds=61)
@@ -39,7 +48,9 @@ def test_the_oldest_job_that_waits_is_a_warning_after_a_minute_and_critical_afte
     assert health() == ("OK", "no job waits")
 
 
-def test_a_queue_has_thresholds_of_its_own_and_a_null_is_that_of_all(sql, clock, worker, health):
+def test_a_queue_has_thresholds_of_its_own_and_a_null_is_that_of_all(
+    sql: Session, clock: Clock, worker: UUID, health: Health
+) -> None:
     sql.enqueue_many(3, queues=["mail"] * 3)
     settings(sql, "mail", waiting_warning=2, waiting_critical=5, age_warning="1 day")
     assert health() == ("WARNING", "3 jobs wait, the oldest for 0 s: more than 2 are a warning")
@@ -54,7 +65,7 @@ def test_a_queue_has_thresholds_of_its_own_and_a_null_is_that_of_all(sql, clock,
     assert health()[0] == "OK"
 
 
-def test_the_share_of_failed_attempts_counts_from_ten_on(sql, worker, health):
+def test_the_share_of_failed_attempts_counts_from_ten_on(sql: Session, worker: UUID, health: Health) -> None:
     def fail(amount: int) -> None:
         sql.enqueue_many(amount, queues=["mail"] * amount, max_attempts=[1] * amount)
         sql.finish(sql.claim_all(worker=worker), "failed")
@@ -76,7 +87,9 @@ def test_the_share_of_failed_attempts_counts_from_ten_on(sql, worker, health):
     )
 
 
-def test_jobs_that_nobody_serves_are_a_warning_and_critical_after_a_minute(sql, clock, health):
+def test_jobs_that_nobody_serves_are_a_warning_and_critical_after_a_minute(
+    sql: Session, clock: Clock, health: Health
+) -> None:
     sql.enqueue("a", queue="mail")
     assert health() == ("WARNING", "one job waits, for 0 s: no worker serves this queue")
     clock.advance(seconds=62)
@@ -93,7 +106,9 @@ def test_jobs_that_nobody_serves_are_a_warning_and_critical_after_a_minute(sql, 
     assert "no worker" not in health()[1]
 
 
-def test_a_paused_queue_says_so_and_is_never_critical_for_what_waits(sql, clock, health):
+def test_a_paused_queue_says_so_and_is_never_critical_for_what_waits(
+    sql: Session, clock: Clock, health: Health
+) -> None:
     sql.enqueue(queue="mail")
     sql.value("pause", queue="mail")
     assert health() == ("OK", "one job waits, for 0 s: paused for 0 s")
@@ -104,7 +119,9 @@ def test_a_paused_queue_says_so_and_is_never_critical_for_what_waits(sql, clock,
     )
 
 
-def test_a_job_that_came_back_waits_from_then_on(sql, clock, worker, health):
+def test_a_job_that_came_back_waits_from_then_on(
+    sql: Session, clock: Clock, worker: UUID, health: Health
+) -> None:
     sql.enqueue(queue="mail", max_attempts=1)
     job = sql.claim_one(worker=worker)
     clock.advance(hours=1)
@@ -114,7 +131,9 @@ def test_a_job_that_came_back_waits_from_then_on(sql, clock, worker, health):
     assert health() == ("OK", "one job waits, for 0 s")
 
 
-def test_a_scheduled_job_that_nobody_makes_pending_waits_too(sql, clock, worker, health):
+def test_a_scheduled_job_that_nobody_makes_pending_waits_too(
+    sql: Session, clock: Clock, worker: UUID, health: Health
+) -> None:
     sql.enqueue(queue="mail", delay="1 hour")
     assert health() == ("OK", "no job waits")
     clock.advance(hours=1, minutes=2)
@@ -123,7 +142,7 @@ def test_a_scheduled_job_that_nobody_makes_pending_waits_too(sql, clock, worker,
     assert message.startswith("no job waits: a scheduled job is due for 2 min")
 
 
-def test_every_queue_that_was_used_or_set_up_is_judged(sql, worker):
+def test_every_queue_that_was_used_or_set_up_is_judged(sql: Session, worker: UUID) -> None:
     sql.enqueue(queue="mail")
     settings(sql, "reports", waiting_warning=5)
     assert sql("select queue, status, workers from holdfast.queue_health") == [
@@ -132,7 +151,7 @@ def test_every_queue_that_was_used_or_set_up_is_judged(sql, worker):
     ]
 
 
-def test_a_queue_that_nobody_knows_is_refused(sql, refused):
+def test_a_queue_that_nobody_knows_is_refused(sql: Session, refused: Refused) -> None:
     """A monitor with a slip in its name must not be told that all is well."""
     sql.enqueue(queue="mail")
     with refused("HF008") as error:
@@ -142,7 +161,7 @@ def test_a_queue_that_nobody_knows_is_refused(sql, refused):
     assert [row.status for row in sql.rows("health", queue="soon")] == ["OK"]
 
 
-def test_durations_are_said_in_two_units(sql):
+def test_durations_are_said_in_two_units(sql: Session) -> None:
     said = {"0": "0 s", "59.9 s": "59 s", "90 s": "1 min 30 s", "2 hours": "2 h", "26 hours": "1 d 2 h"}
     for duration, words in said.items():
         assert sql.value("lasting", duration=duration) == words

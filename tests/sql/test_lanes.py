@@ -1,20 +1,28 @@
 """Lanes: a queue has only so many, empty ones are removed, and no job is ever without one."""
 
 import random
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
 
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Connect, Refused, Session, Together
+
+Lanes = Callable[[], set[int]]
 
 STEPS = 4  # of upkeep, from an empty lane to none
 
 
 @pytest.fixture
-def lanes(sql):
+def lanes(sql: Session) -> Lanes:
     """`lanes()`: the ids of the lanes there are."""
     return lambda: {lane_id for (lane_id,) in sql("select id from holdfast.lane")}
 
 
 @pytest.fixture
-def emptied(sql, clock, lanes):
+def emptied(sql: Session, clock: Clock, lanes: Lanes) -> int:
     """A lane that has long been empty."""
     sql.enqueue("a")
     sql.finish([sql.claim_one()])
@@ -24,12 +32,12 @@ def emptied(sql, clock, lanes):
     return lane_id
 
 
-def upkeep(sql, times=STEPS):
+def upkeep(sql: Session, times: int = STEPS) -> None:
     for _ in range(times):
         sql.value("upkeep")
 
 
-def served(sql, job_id) -> bool:
+def served(sql: Session, job_id: UUID) -> bool:
     """Whether a claim comes to this job, after everything that can be done to its lane."""
     upkeep(sql, 2 * STEPS)
     assert (
@@ -42,7 +50,7 @@ def served(sql, job_id) -> bool:
     return [job.id for job in sql.claim()] == [job_id]
 
 
-def test_a_lane_that_has_long_been_empty_is_removed(sql, emptied, lanes):
+def test_a_lane_that_has_long_been_empty_is_removed(sql: Session, emptied: int, lanes: Lanes) -> None:
     upkeep(sql, STEPS - 1)
     assert lanes() == {emptied}
     upkeep(sql, 1)
@@ -52,13 +60,13 @@ def test_a_lane_that_has_long_been_empty_is_removed(sql, emptied, lanes):
     assert emptied not in lanes()
 
 
-def test_what_was_done_in_a_removed_lane_stays_counted(sql, emptied, lanes):
+def test_what_was_done_in_a_removed_lane_stays_counted(sql: Session, emptied: int, lanes: Lanes) -> None:
     upkeep(sql)
     assert lanes() == set()
     assert sql.one("select sum(completed) from holdfast.stat where span = 'hour'") == 1
 
 
-def test_a_lane_whose_counts_are_not_yet_added_up_stays(sql, clock, lanes):
+def test_a_lane_whose_counts_are_not_yet_added_up_stays(sql: Session, clock: Clock, lanes: Lanes) -> None:
     sql.enqueue("a")
     sql.finish([sql.claim_one()])
     clock.advance(minutes=11)
@@ -69,7 +77,7 @@ def test_a_lane_whose_counts_are_not_yet_added_up_stays(sql, clock, lanes):
     assert sql.one("select sum(completed) from holdfast.stat where span = 'hour'") == 1
 
 
-def test_a_lane_that_was_in_use_lately_stays(sql, clock, lanes):
+def test_a_lane_that_was_in_use_lately_stays(sql: Session, clock: Clock, lanes: Lanes) -> None:
     job_id = sql.enqueue("a", delay="30 minutes")
     clock.advance(minutes=31)
     sql.value("promote")
@@ -81,7 +89,7 @@ def test_a_lane_that_was_in_use_lately_stays(sql, clock, lanes):
 
 
 @pytest.mark.parametrize("state", ["pending", "scheduled", "claimed"])
-def test_a_lane_with_a_job_stays(sql, clock, lanes, state):
+def test_a_lane_with_a_job_stays(sql: Session, clock: Clock, lanes: Lanes, state: str) -> None:
     sql.enqueue("a", delay="1 day" if state == "scheduled" else None)
     if state == "claimed":
         sql.claim_one()
@@ -93,7 +101,9 @@ def test_a_lane_with_a_job_stays(sql, clock, lanes, state):
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
-def test_a_job_that_comes_while_its_lane_is_removed_has_another(sql, emptied, lanes, steps):
+def test_a_job_that_comes_while_its_lane_is_removed_has_another(
+    sql: Session, emptied: int, lanes: Lanes, steps: int
+) -> None:
     upkeep(sql, steps)
     job_id = sql.enqueue("a")
     assert (len(lanes()) == 1) == (steps == 0)
@@ -103,7 +113,9 @@ def test_a_job_that_comes_while_its_lane_is_removed_has_another(sql, emptied, la
 @pytest.mark.parametrize("steps", range(1, 2 * STEPS))
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 @pytest.mark.parametrize("how", ["enqueue", "insert", "many"])
-def test_a_transaction_that_knew_the_lane_may_put_a_job_there(sql, other, emptied, steps, isolation, how):
+def test_a_transaction_that_knew_the_lane_may_put_a_job_there(
+    sql: Session, other: Session, emptied: int, steps: int, isolation: str, how: str
+) -> None:
     """It is open since before the lane was marked."""
     with other.transaction(isolation):
         lane_id = other.value("lane", queue="default", priority=100, task="a")
@@ -123,7 +135,9 @@ def test_a_transaction_that_knew_the_lane_may_put_a_job_there(sql, other, emptie
 
 @pytest.mark.parametrize("before", range(STEPS))
 @pytest.mark.parametrize("after", range(STEPS))
-def test_a_job_that_is_not_yet_committed_keeps_its_lane(sql, other, emptied, before, after):
+def test_a_job_that_is_not_yet_committed_keeps_its_lane(
+    sql: Session, other: Session, emptied: int, before: int, after: int
+) -> None:
     with other.transaction():
         other.value("lane", queue="default", priority=100, task="a")
         upkeep(sql, before)
@@ -133,7 +147,7 @@ def test_a_job_that_is_not_yet_committed_keeps_its_lane(sql, other, emptied, bef
 
 
 @pytest.mark.parametrize("steps", range(STEPS))
-def test_a_prepared_job_keeps_its_lane(sql, other, emptied, steps):
+def test_a_prepared_job_keeps_its_lane(sql: Session, other: Session, emptied: int, steps: int) -> None:
     other("begin")
     other.value("lane", queue="default", priority=100, task="a")
     upkeep(sql, steps)
@@ -147,8 +161,8 @@ def test_a_prepared_job_keeps_its_lane(sql, other, emptied, steps):
 
 @pytest.mark.parametrize("steps", range(STEPS + 2))
 def test_a_lane_that_was_looked_up_in_an_earlier_transaction_is_refused_or_kept(
-    sql, other, emptied, refused, steps
-):
+    sql: Session, other: Session, emptied: int, refused: Refused, steps: int
+) -> None:
     upkeep(sql, steps)
     insert = "insert into holdfast.job (lane_id, task) values (%s, 'a') returning id"
     if steps <= 1:  # nobody has noted yet who is open
@@ -166,14 +180,18 @@ def test_a_lane_that_was_looked_up_in_an_earlier_transaction_is_refused_or_kept(
         assert "in the same transaction" in error.hint
 
 
-def test_a_job_is_not_moved_by_hand_to_a_lane_that_is_gone(sql, emptied, refused):
+def test_a_job_is_not_moved_by_hand_to_a_lane_that_is_gone(
+    sql: Session, emptied: int, refused: Refused
+) -> None:
     upkeep(sql)
     sql.enqueue("a")
     with refused("HF008"):
         sql("update holdfast.job set lane_id = %s, seq = nextval('holdfast.job_seq')", emptied)
 
 
-def test_upkeep_twice_in_one_transaction_removes_nothing_in_use(sql, other, emptied):
+def test_upkeep_twice_in_one_transaction_removes_nothing_in_use(
+    sql: Session, other: Session, emptied: int
+) -> None:
     with sql.transaction():
         upkeep(sql, 1)
         with other.transaction():
@@ -183,7 +201,9 @@ def test_upkeep_twice_in_one_transaction_removes_nothing_in_use(sql, other, empt
 
 
 @pytest.mark.parametrize("steps", [1, 2])
-def test_a_transaction_that_began_while_others_were_noted_may_put_a_job_there(sql, other, emptied, steps):
+def test_a_transaction_that_began_while_others_were_noted_may_put_a_job_there(
+    sql: Session, other: Session, emptied: int, steps: int
+) -> None:
     upkeep(sql, 1)
     with sql.transaction():
         upkeep(sql, steps)
@@ -196,7 +216,9 @@ def test_a_transaction_that_began_while_others_were_noted_may_put_a_job_there(sq
     assert served(sql, job_id)
 
 
-def test_an_old_transaction_of_this_database_puts_removal_off(sql, other, emptied, lanes):
+def test_an_old_transaction_of_this_database_puts_removal_off(
+    sql: Session, other: Session, emptied: int, lanes: Lanes
+) -> None:
     with other.transaction():
         other("select 1")
         upkeep(sql, 3 * STEPS)
@@ -205,10 +227,10 @@ def test_an_old_transaction_of_this_database_puts_removal_off(sql, other, emptie
     assert lanes() == set()
 
 
-def test_no_job_is_lost_while_lanes_come_and_go(sql, connect, together):
+def test_no_job_is_lost_while_lanes_come_and_go(sql: Session, connect: Connect, together: Together) -> None:
     tasks = ["a", "b", "c"]
 
-    def work(seed):
+    def work(seed: int) -> int:
         session, dice, made = connect(), random.Random(seed), 0
         for _ in range(120):
             if dice.random() < 0.5:
@@ -222,7 +244,7 @@ def test_no_job_is_lost_while_lanes_come_and_go(sql, connect, together):
                 session.value("fold_stats")
         return made
 
-    def remove():
+    def remove() -> None:
         session = connect()
         for _ in range(150):
             session("delete from holdfast.lane_activity")
@@ -238,7 +260,7 @@ def test_no_job_is_lost_while_lanes_come_and_go(sql, connect, together):
     )
 
 
-def test_a_queue_has_only_so_many_lanes(sql, refused):
+def test_a_queue_has_only_so_many_lanes(sql: Session, refused: Refused) -> None:
     sql.rows("configure", queue="q", settings='{"lane_limit": 3}')
     for task, priority in [("a", 100), ("b", 100), ("a", 50)]:
         sql.enqueue(task, queue="q", priority=priority)
@@ -261,7 +283,7 @@ def test_a_queue_has_only_so_many_lanes(sql, refused):
     sql.enqueue("c", queue="q")
 
 
-def test_the_limit_holds_back_no_job_that_is_there(sql):
+def test_the_limit_holds_back_no_job_that_is_there(sql: Session) -> None:
     ids = [sql.enqueue(task, max_attempts=9) for task in ("a", "b", "c")]
     sql.rows("configure", queue="*", settings='{"lane_limit": 1}')
     for outcome in ("interrupted", "released", "snoozed"):
@@ -275,14 +297,14 @@ def test_the_limit_holds_back_no_job_that_is_there(sql):
     assert sql.one("select count(*) from holdfast.live where state = 'pending'") == 3
 
 
-def test_retired_lanes_do_not_count(sql, emptied):
+def test_retired_lanes_do_not_count(sql: Session, emptied: int) -> None:
     sql.rows("configure", queue="*", settings='{"lane_limit": 1}')
     upkeep(sql, 1)
     assert sql.enqueue("b")
 
 
-def test_many_lanes_in_other_queues_cost_a_claim_nothing(sql):
-    def blocks(**options) -> int:
+def test_many_lanes_in_other_queues_cost_a_claim_nothing(sql: Session) -> None:
+    def blocks(**options: Any) -> int:
         sql.enqueue("a", queue="mine")
         sql.claim(10, **options)
         explain = "explain (analyze, buffers, timing off, format json) select * from holdfast.claim(%s)"
@@ -302,8 +324,8 @@ def test_many_lanes_in_other_queues_cost_a_claim_nothing(sql):
 
 
 def test_a_lane_that_is_retired_between_two_looks_of_an_enqueue_is_replaced(
-    sql, other, connect, background, emptied
-):
+    sql: Session, other: Session, connect: Connect, background: Background, emptied: int
+) -> None:
     sql("update holdfast.policy_watch set changes = changes + 1")  # the first look does not believe the lane
     producer = connect()
     with other.transaction():
@@ -315,7 +337,9 @@ def test_a_lane_that_is_retired_between_two_looks_of_an_enqueue_is_replaced(
     assert served(sql, enqueued())
 
 
-def test_the_search_for_empty_lanes_rests_a_hundred_times_as_long_as_it_took(sql, emptied, clock):
+def test_the_search_for_empty_lanes_rests_a_hundred_times_as_long_as_it_took(
+    sql: Session, emptied: int, clock: Clock
+) -> None:
     steps = "select (select count(*) from holdfast.retired_lane), (select count(*) from holdfast.lane_watch)"
     sql.value("upkeep", rest="0 seconds")
     assert sql(steps) == [(1, 0)]
@@ -329,7 +353,9 @@ def test_the_search_for_empty_lanes_rests_a_hundred_times_as_long_as_it_took(sql
     assert sql(steps) == [(1, 1)]
 
 
-def test_a_full_queue_does_not_keep_the_due_jobs_of_others_waiting(sql, other, clock, emptied):
+def test_a_full_queue_does_not_keep_the_due_jobs_of_others_waiting(
+    sql: Session, other: Session, clock: Clock, emptied: int
+) -> None:
     sql.rows("configure", queue="default", settings='{"lane_limit": 1}')
     with other.transaction():
         late = other.enqueue("a", delay="1 minute")

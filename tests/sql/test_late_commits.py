@@ -7,20 +7,22 @@ pass the late ones. Nothing here calls upkeep: that would find and repair what w
 
 import random
 import threading
-from uuid import uuid4
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
 from holdfast import embedded, schema
 from holdfast.testing import SETTINGS
-from tests.sql.sessions import PATIENCE, Session, copied_database
+from tests.sql.sessions import PATIENCE, Connect, Session, copied_database
 
 TASKS = ("a", "b", "c")
 
 
 @pytest.fixture
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     with copied_database(holdfast_server, holdfast_template) as dsn:
         yield dsn
 
@@ -28,53 +30,53 @@ def holdfast_dsn(holdfast_server, holdfast_template):
 class Flood:
     """Jobs that are on their way in, how many are through, and who has to go on."""
 
-    def __init__(self, connect, target, seed=5):
+    def __init__(self, connect: Connect, target: int, seed: int = 5) -> None:
         self.connect = connect
         self.target = target
         self.dice = random.Random(seed)
-        self.committed: list = []
-        self.claimed: list = []
+        self.committed: list[UUID] = []
+        self.claimed: list[UUID] = []
         self.heads_moved = 0
         self.highest_safe_head = 0
         self.done = threading.Event()
-        self.reset_at = None
+        self.reset_at: int | None = None
         self._changed = threading.Condition()
 
     # Telling each other.
 
-    def commit(self, ids):
+    def commit(self, ids: list[UUID]) -> None:
         with self._changed:
             self.committed += ids
             self._changed.notify_all()
 
-    def take(self, ids):
+    def take(self, ids: Iterable[UUID]) -> None:
         with self._changed:
             self.claimed += ids
             self._changed.notify_all()
 
     @property
-    def going_on(self):
+    def going_on(self) -> bool:
         return len(self.committed) < self.target and not self.done.is_set()
 
-    def let_others_pass(self, amount):
+    def let_others_pass(self, amount: float) -> None:
         """Stay as one is until this many jobs of others are through."""
         with self._changed:
             until = len(self.claimed) + amount
             self._changed.wait_for(lambda: len(self.claimed) >= until or not self.going_on, PATIENCE)
 
-    def keep_the_queue_short(self):
+    def keep_the_queue_short(self) -> None:
         """So that the first pending job is always a young one."""
         with self._changed:
             self._changed.wait_for(
                 lambda: len(self.committed) - len(self.claimed) < 4000 or self.done.is_set(), PATIENCE
             )
 
-    def enqueue(self, session, amount):
+    def enqueue(self, session: Session, amount: int) -> list[UUID]:
         tasks = [self.dice.choice(TASKS) for _ in range(amount)]
         priorities = [self.dice.choice([100, 150]) for _ in range(amount)]
         return [row[0] for row in session.rows("enqueue_many", tasks=tasks, priorities=priorities)]
 
-    def end(self, session, ids):
+    def end(self, session: Session, ids: list[UUID]) -> None:
         """Commit mostly, roll back now and then."""
         if self.dice.random() < 0.2:
             session("rollback")
@@ -84,19 +86,19 @@ class Flood:
 
     # Those who bring jobs.
 
-    def quick(self, session):
+    def quick(self, session: Session) -> None:
         while self.going_on:
             self.keep_the_queue_short()
             self.commit(self.enqueue(session, 400))
 
-    def slow(self, session):
+    def slow(self, session: Session) -> None:
         while self.going_on:
             session("begin")
             ids = self.enqueue(session, 20)
             self.let_others_pass(2500)
             self.end(session, ids)
 
-    def copying(self, session):
+    def copying(self, session: Session) -> None:
         lanes = {task: session.value("lane", queue="default", priority=100, task=task) for task in TASKS}
         while self.going_on:
             ids = [uuid4() for _ in range(200)]
@@ -109,7 +111,7 @@ class Flood:
                     copy.write_row((job_id, lanes[task], task))
             self.end(session, ids)
 
-    def in_savepoints(self, session):
+    def in_savepoints(self, session: Session) -> None:
         while self.going_on:
             session("begin")
             session("savepoint one")
@@ -124,7 +126,7 @@ class Flood:
             session("rollback to three")
             self.end(session, ids)
 
-    def in_two_phases(self, session):
+    def in_two_phases(self, session: Session) -> None:
         session("set holdfast.notify = off")
         while self.going_on:
             name = uuid4().hex
@@ -143,35 +145,35 @@ class Flood:
 
     # Those who take them.
 
-    def claiming(self, session):
+    def claiming(self, session: Session) -> None:
         worker = session.value("register")
         while not self.done.is_set():
             if jobs := session.claim(500, worker=worker):
                 session.finish(jobs)
                 self.take([job.id for job in jobs])
 
-    def advancing(self, session):
+    def advancing(self, session: Session) -> None:
         while not self.done.is_set():
             self.heads_moved += session.value("advance")
             if self.going_on:
                 safe = session.one("select max(safe_head) from holdfast.lane") or 0
                 self.highest_safe_head = max(self.highest_safe_head, safe)
 
-    def resetting(self, session):
+    def resetting(self, session: Session) -> None:
         self.let_others_pass(self.target // 2)
         self.reset_at = session.one("select last_value from holdfast.job_seq")
         session("select setval('holdfast.job_seq', 1, false)")
 
     # The whole.
 
-    def run(self, *, reset=False):
+    def run(self, *, reset: bool = False) -> set[UUID]:
         """Returns the jobs that were committed and could not be claimed."""
         bringing = [self.quick, self.quick, self.slow, self.slow, self.slow, self.copying]
         bringing += [self.in_savepoints, self.in_two_phases, *([self.resetting] if reset else [])]
         taking = [self.claiming, self.claiming, self.advancing, self.advancing]
-        errors = []
+        errors: list[BaseException] = []
 
-        def work(role):
+        def work(role: Callable[[Session], None]) -> None:
             try:
                 role(self.connect())
             except BaseException as error:  # noqa: BLE001 - raised again below, in the test's own thread
@@ -192,7 +194,7 @@ class Flood:
         assert len(self.claimed) == len(set(self.claimed))
         return set(self.committed) - set(self.claimed)
 
-    def drain(self, session):
+    def drain(self, session: Session) -> None:
         for _ in range(5):
             session.value("advance")
             while jobs := session.claim_all():
@@ -200,7 +202,7 @@ class Flood:
                 self.claimed += [job.id for job in jobs]
 
 
-def test_late_commits_are_never_missed(sql, connect):
+def test_late_commits_are_never_missed(sql: Session, connect: Connect) -> None:
     flood = Flood(connect, target=50_000)
     assert flood.run() == set()
     assert len(flood.committed) >= 50_000
@@ -209,15 +211,18 @@ def test_late_commits_are_never_missed(sql, connect):
     assert flood.highest_safe_head > 25_000
 
 
-def test_late_commits_are_never_missed_when_the_sequence_is_reset_meanwhile(sql, connect):
+def test_late_commits_are_never_missed_when_the_sequence_is_reset_meanwhile(
+    sql: Session, connect: Connect
+) -> None:
     flood = Flood(connect, target=20_000, seed=6)
     assert flood.run(reset=True) == set()
+    assert flood.reset_at
     assert flood.reset_at > 5_000
     assert sql.one("select count(*) from holdfast.audit where target = 'job_seq'") >= 1
     assert sql.one("select last_value from holdfast.job_seq") > flood.reset_at
 
 
-def test_this_test_can_fail(sql, connect):
+def test_this_test_can_fail(sql: Session, connect: Connect) -> None:
     """A head that waits for nobody, and just follows the first pending job, passes late ones."""
     blind = "returns text[] language sql as $$ select '{}'::text[] $$"
     sql(f"create or replace function holdfast.writers() {blind}")
@@ -229,11 +234,11 @@ def test_this_test_can_fail(sql, connect):
     assert set(flood.committed) == set(flood.claimed)
 
 
-def test_a_prepared_transaction_survives_a_restart_and_its_jobs_are_not_missed(server_home):
-    def connect():
+def test_a_prepared_transaction_survives_a_restart_and_its_jobs_are_not_missed(server_home: Path) -> None:
+    def connect() -> Session:
         return Session(psycopg.connect(server.dsn, autocommit=True))
 
-    def flow(session, amount):
+    def flow(session: Session, amount: int) -> None:
         for _ in range(0, amount, 1000):
             session.enqueue_many(1000)
             session.value("advance")

@@ -1,10 +1,13 @@
 """A report counts only under the lease of the current claim; otherwise it changes nothing and says why."""
 
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
-REPORTS = {
+from tests.sql.sessions import Refused, Session
+
+REPORTS: dict[str, dict[str, Any]] = {
     "complete": {},
     "fail": {"error": "no"},
     "snooze": {"delay": "1 minute"},
@@ -13,20 +16,20 @@ REPORTS = {
 }
 
 
-def everything(sql):
+def everything(sql: Session) -> list[Any]:
     """All that a refused report must leave as it is."""
     tables = ("job", "running", "finished", "dead_letter", "attempt_error")
     return [sql(f"select t.* from holdfast.{table} t order by 1") for table in tables]
 
 
 @pytest.mark.parametrize("report", REPORTS)
-def test_there_are_three_ways_to_be_refused(sql, report, refused):
+def test_there_are_three_ways_to_be_refused(sql: Session, report: str, refused: Refused) -> None:
     waiting, taken = sql.enqueue(), sql.enqueue(priority=150)
     current = sql.claim_one()
     assert current.id == taken
     before, stranger = everything(sql), uuid4()
 
-    def say(job_id):
+    def say(job_id: UUID) -> None:
         sql.value(report, id=job_id, lease=stranger, **REPORTS[report])
 
     with refused("HF002") as error:
@@ -50,7 +53,9 @@ def test_there_are_three_ways_to_be_refused(sql, report, refused):
 
 
 @pytest.mark.parametrize("report", sorted(REPORTS))
-def test_a_report_on_a_finished_job_is_told_that_it_is_finished(sql, refused, report):
+def test_a_report_on_a_finished_job_is_told_that_it_is_finished(
+    sql: Session, refused: Refused, report: str
+) -> None:
     job = sql.enqueue()
     sql.value("cancel", id=job)
     with refused("HF003") as error:
@@ -60,14 +65,14 @@ def test_a_report_on_a_finished_job_is_told_that_it_is_finished(sql, refused, re
     assert "Claim" not in error.hint
 
 
-def test_a_lease_of_null_is_no_lease(sql, refused):
+def test_a_lease_of_null_is_no_lease(sql: Session, refused: Refused) -> None:
     sql.enqueue()
     job = sql.claim_one()
     with refused("HF001"):
         sql.value("complete", id=job.id, lease=None)
 
 
-def test_refused_reports_do_not_affect_the_others_of_their_batch(sql):
+def test_refused_reports_do_not_affect_the_others_of_their_batch(sql: Session) -> None:
     sql.enqueue_many(4)
     jobs = sql.claim(3)
     waiting = sql.one("select id from holdfast.job where state = 'pending'")
@@ -104,7 +109,9 @@ def test_refused_reports_do_not_affect_the_others_of_their_batch(sql):
         ("interrupted", "dead"),
     ],
 )
-def test_a_report_that_is_only_repeated_is_accepted_and_another_is_not(sql, outcome, state):
+def test_a_report_that_is_only_repeated_is_accepted_and_another_is_not(
+    sql: Session, outcome: str, state: str
+) -> None:
     job_id = sql.enqueue(max_attempts=1 if state == "dead" else 3)
     job = sql.claim_one()
     assert sql.finish([job], outcome) == []
@@ -123,7 +130,7 @@ def test_a_report_that_is_only_repeated_is_accepted_and_another_is_not(sql, outc
 
 
 @pytest.mark.parametrize("outcome", ["failed", "snoozed", "released", "interrupted"])
-def test_a_repetition_is_known_after_the_job_went_on(sql, outcome):
+def test_a_repetition_is_known_after_the_job_went_on(sql: Session, outcome: str) -> None:
     # The reply was lost, and the worker asks again after the retry has begun.
     job_id = sql.enqueue()
     job = sql.claim_one()
@@ -138,7 +145,7 @@ def test_a_repetition_is_known_after_the_job_went_on(sql, outcome):
     assert everything(sql) == before
 
 
-def test_single_reports_may_be_repeated_too(sql):
+def test_single_reports_may_be_repeated_too(sql: Session) -> None:
     for report, arguments in REPORTS.items():
         sql.enqueue(report)
         job = sql.claim_one(tasks=[report])
@@ -147,7 +154,9 @@ def test_single_reports_may_be_repeated_too(sql):
 
 
 @pytest.mark.parametrize("later", ["pending", "claimed", "scheduled", "completed", "dead", "cancelled"])
-def test_a_zombie_is_told_that_its_lease_is_lost_whatever_became_of_the_job(sql, later, refused):
+def test_a_zombie_is_told_that_its_lease_is_lost_whatever_became_of_the_job(
+    sql: Session, later: str, refused: Refused
+) -> None:
     worker = sql.value("register")
     job_id = sql.enqueue(max_attempts=3)
     zombie = sql.claim_one(worker=worker)
@@ -173,7 +182,7 @@ def test_a_zombie_is_told_that_its_lease_is_lost_whatever_became_of_the_job(sql,
 
 
 @pytest.mark.parametrize("end", ["dead", "cancelled"])
-def test_a_zombie_whose_job_ended_in_recovery_is_told_so(sql, end, refused):
+def test_a_zombie_whose_job_ended_in_recovery_is_told_so(sql: Session, end: str, refused: Refused) -> None:
     worker = sql.value("register")
     job_id = sql.enqueue(max_attempts=1)
     zombie = sql.claim_one(worker=worker)
@@ -187,7 +196,7 @@ def test_a_zombie_whose_job_ended_in_recovery_is_told_so(sql, end, refused):
     assert (error.detail["state"], error.detail["current"]) == (end, None)
 
 
-def test_the_message_names_no_lease_when_nobody_holds_the_job(sql, refused):
+def test_the_message_names_no_lease_when_nobody_holds_the_job(sql: Session, refused: Refused) -> None:
     worker = sql.value("register")
     sql.enqueue()
     zombie = sql.claim_one(worker=worker)
@@ -197,7 +206,7 @@ def test_the_message_names_no_lease_when_nobody_holds_the_job(sql, refused):
     assert error.message == f"the lease {zombie.lease} on job {zombie.id} is lost: the job is pending"
 
 
-def test_an_old_lease_is_lost_after_the_next_claim_has_finished(sql, refused):
+def test_an_old_lease_is_lost_after_the_next_claim_has_finished(sql: Session, refused: Refused) -> None:
     sql.enqueue()
     first = sql.claim_one()
     sql.value("release", id=first.id, lease=first.lease)

@@ -1,28 +1,31 @@
 """Open transactions that hold a waiting job: a head passes the job, and finds it again when they end."""
 
+from pathlib import Path
+from uuid import UUID
+
 import psycopg
 import pytest
 
 from holdfast import embedded, schema
-from holdfast.testing import SETTINGS
-from tests.sql.sessions import Session
+from holdfast.testing import SETTINGS, Clock
+from tests.sql.sessions import Background, Connect, Session
 
 BY_HAND = "select from holdfast.live where id = %s for update"
 
 
-def heads(sql, task="task"):
+def heads(sql: Session, task: str = "task") -> tuple[int, int]:
     ((head, safe),) = sql("select head, safe_head from holdfast.lane where task = %s", task)
     return head, safe
 
 
-def flow(sql, amount, task="task"):
+def flow(sql: Session, amount: int, task: str = "task") -> None:
     """Let jobs come and go; one that somebody holds stays."""
     for _ in range(0, amount, 1000):
         sql.enqueue_many(1000, task)
         sql.finish(sql.claim_all(tasks=[task]))
 
 
-def pass_by(sql, clock, task="task"):
+def pass_by(sql: Session, clock: Clock, task: str = "task") -> None:
     """Let the head run ahead of a transaction that stays open."""
     for _ in range(5):
         flow(sql, 5000, task)
@@ -32,7 +35,7 @@ def pass_by(sql, clock, task="task"):
     assert head > safe + 10_000
 
 
-def take(session, job_id, way):
+def take(session: Session, job_id: UUID, way: str) -> None:
     """Begin a transaction that holds this job, in one of the ways."""
     session("set holdfast.notify = off")
     session("begin")
@@ -52,11 +55,11 @@ def take(session, job_id, way):
         session("prepare transaction 'stays'")
 
 
-def end(session, way, how):
+def end(session: Session, way: str, how: str) -> None:
     session(f"{how} prepared 'stays'" if way == "prepared" else how)
 
 
-def lockers(sql):
+def lockers(sql: Session) -> int:
     return sql.one("select count(*) from holdfast.locker")
 
 
@@ -64,7 +67,9 @@ WAYS = ["cancel", "claim", "savepoint", "prepared", "by hand"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_that_was_passed_is_served_once_when_its_transaction_is_rolled_back(sql, other, clock, way):
+def test_a_job_that_was_passed_is_served_once_when_its_transaction_is_rolled_back(
+    sql: Session, other: Session, clock: Clock, way: str
+) -> None:
     held = sql.enqueue()
     place = sql.live(held).seq
     take(other, held, way)
@@ -80,7 +85,9 @@ def test_a_job_that_was_passed_is_served_once_when_its_transaction_is_rolled_bac
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_job_that_was_passed_stays_as_its_transaction_left_it(sql, other, clock, way):
+def test_a_job_that_was_passed_stays_as_its_transaction_left_it(
+    sql: Session, other: Session, clock: Clock, way: str
+) -> None:
     held = sql.enqueue()
     take(other, held, way)
     pass_by(sql, clock)
@@ -97,7 +104,9 @@ def test_a_job_that_was_passed_stays_as_its_transaction_left_it(sql, other, cloc
         assert head == safe
 
 
-def test_a_head_that_has_passed_a_job_does_not_go_back_while_it_is_held(sql, other, clock):
+def test_a_head_that_has_passed_a_job_does_not_go_back_while_it_is_held(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     held = sql.enqueue("held")
     flow(sql, 3000)
     sql.value("advance")
@@ -114,8 +123,8 @@ def test_a_head_that_has_passed_a_job_does_not_go_back_while_it_is_held(sql, oth
 
 
 def test_a_job_is_served_when_its_savepoint_is_rolled_back_though_the_transaction_stays_open(
-    sql, other, clock
-):
+    sql: Session, other: Session, clock: Clock
+) -> None:
     held = sql.enqueue()
     other("begin")
     other.enqueue("elsewhere")
@@ -128,7 +137,9 @@ def test_a_job_is_served_when_its_savepoint_is_rolled_back_though_the_transactio
     other("rollback")
 
 
-def test_a_head_waits_some_seconds_for_who_holds_a_job(sql, other, connect, clock):
+def test_a_head_waits_some_seconds_for_who_holds_a_job(
+    sql: Session, other: Session, connect: Connect, clock: Clock
+) -> None:
     stays = connect()
     stays("begin")
     stays.enqueue("elsewhere")
@@ -144,7 +155,9 @@ def test_a_head_waits_some_seconds_for_who_holds_a_job(sql, other, connect, cloc
     assert sql.claim_one().id == held
 
 
-def test_who_waited_for_the_lock_of_a_passed_job_is_noted_in_turn(sql, other, connect, clock, background):
+def test_who_waited_for_the_lock_of_a_passed_job_is_noted_in_turn(
+    sql: Session, other: Session, connect: Connect, clock: Clock, background: Background
+) -> None:
     held = sql.enqueue()
     take(other, held, "cancel")
     pass_by(sql, clock)
@@ -162,7 +175,9 @@ def test_who_waited_for_the_lock_of_a_passed_job_is_noted_in_turn(sql, other, co
     assert [job.id for job in sql.claim()] == [held]
 
 
-def test_jobs_of_several_lanes_and_transactions_are_each_found(sql, connect, clock):
+def test_jobs_of_several_lanes_and_transactions_are_each_found(
+    sql: Session, connect: Connect, clock: Clock
+) -> None:
     tasks = ["a", "b", "c"]
     held = {task: sql.enqueue_many(2, task) for task in tasks}
     holders = {task: connect() for task in tasks}
@@ -184,7 +199,7 @@ def test_jobs_of_several_lanes_and_transactions_are_each_found(sql, connect, clo
         assert [job.id for job in sql.claim()] == held[task]
 
 
-def test_a_head_goes_back_to_many_that_were_passed(sql, other, clock):
+def test_a_head_goes_back_to_many_that_were_passed(sql: Session, other: Session, clock: Clock) -> None:
     held = sql.enqueue_many(1500)
     other("begin")
     assert len(other.claim_all()) == 1500
@@ -194,7 +209,7 @@ def test_a_head_goes_back_to_many_that_were_passed(sql, other, clock):
     assert [job.id for job in sql.claim_all()] == held
 
 
-def test_no_more_than_a_thousand_are_looked_after(sql, other, clock):
+def test_no_more_than_a_thousand_are_looked_after(sql: Session, other: Session, clock: Clock) -> None:
     held = sql.enqueue_many(1001)
     other("begin")
     for number, job_id in enumerate(held):
@@ -215,7 +230,7 @@ def test_no_more_than_a_thousand_are_looked_after(sql, other, clock):
     other("rollback")
 
 
-def test_what_was_noted_in_another_cluster_does_no_harm(sql, clock):
+def test_what_was_noted_in_another_cluster_does_no_harm(sql: Session, clock: Clock) -> None:
     sql.enqueue()
     sql.value("advance")
     sql("update holdfast.writer_watch set old_xid = '99999999999', mark_xid = '99999999999'")
@@ -228,7 +243,7 @@ def test_what_was_noted_in_another_cluster_does_no_harm(sql, clock):
     assert sql.one("select mark_xid < pg_snapshot_xmax(pg_current_snapshot()) from holdfast.writer_watch")
 
 
-def test_a_number_of_a_row_is_the_nearest_one_of_the_system(sql):
+def test_a_number_of_a_row_is_the_nearest_one_of_the_system(sql: Session) -> None:
     long_xid = "select holdfast.long_xid(%s::text::xid, %s::text::xid8)::text::bigint"
     around = 4_294_967_296
     for next_xid in (5 * around + 10, 5 * around + around // 2, around - 5):
@@ -238,11 +253,11 @@ def test_a_number_of_a_row_is_the_nearest_one_of_the_system(sql):
     assert sql.one(long_xid, 4_000_000_000, 1000) == 0, "no such number was ever given out"
 
 
-def test_a_prepared_transaction_survives_a_restart_and_what_it_held_is_found(server_home):
-    def connect():
+def test_a_prepared_transaction_survives_a_restart_and_what_it_held_is_found(server_home: Path) -> None:
+    def connect() -> Session:
         return Session(psycopg.connect(server.dsn, autocommit=True))
 
-    def stream(session):
+    def stream(session: Session) -> None:
         # The clock of this database does not move: the transaction is made to look old.
         flow(session, 12_000)
         session(
@@ -276,12 +291,12 @@ def test_a_prepared_transaction_survives_a_restart_and_what_it_held_is_found(ser
 # Scheduled jobs.
 
 
-def marks(sql):
+def marks(sql: Session) -> tuple[int, int]:
     ((due_from, promote_from),) = sql("select due_from, promote_from from holdfast.writer_watch")
     return due_from, promote_from
 
 
-def time_passes(sql, clock):
+def time_passes(sql: Session, clock: Clock) -> None:
     for _ in range(4):
         clock.advance(seconds=3)
         sql.enqueue_many(100, delays=["1 s"] * 100)
@@ -291,7 +306,9 @@ def time_passes(sql, clock):
 
 @pytest.mark.parametrize("way", ["cancel", "savepoint", "prepared"])
 @pytest.mark.parametrize("how", ["rollback", "commit"])
-def test_promote_reads_past_a_scheduled_job_that_is_held(sql, other, clock, way, how):
+def test_promote_reads_past_a_scheduled_job_that_is_held(
+    sql: Session, other: Session, clock: Clock, way: str, how: str
+) -> None:
     held = sql.enqueue(delay="2 s")
     run_at = sql.live(held).run_at
     take(other, held, way)
@@ -312,7 +329,9 @@ def test_promote_reads_past_a_scheduled_job_that_is_held(sql, other, clock, way,
     assert lockers(sql) == 0
 
 
-def test_promote_waits_some_seconds_for_who_holds_a_scheduled_job(sql, other, clock):
+def test_promote_waits_some_seconds_for_who_holds_a_scheduled_job(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     time_passes(sql, clock)
     clock.advance(seconds=2)
     sql.value("promote")
@@ -327,14 +346,16 @@ def test_promote_waits_some_seconds_for_who_holds_a_scheduled_job(sql, other, cl
     assert sql.state(held) == "pending"
 
 
-def cancel_in_savepoint(session, job_id):
+def cancel_in_savepoint(session: Session, job_id: UUID) -> None:
     session("begin")
     session.enqueue("elsewhere")
     session("savepoint one")
     session.value("cancel", id=job_id)
 
 
-def test_a_scheduled_job_is_promoted_when_its_savepoint_is_rolled_back(sql, other, clock):
+def test_a_scheduled_job_is_promoted_when_its_savepoint_is_rolled_back(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     held = sql.enqueue(delay="2 s")
     cancel_in_savepoint(other, held)
     time_passes(sql, clock)
@@ -346,7 +367,9 @@ def test_a_scheduled_job_is_promoted_when_its_savepoint_is_rolled_back(sql, othe
     other("rollback")
 
 
-def test_a_scheduled_job_that_nobody_looks_after_is_found_by_upkeep(sql, other, clock):
+def test_a_scheduled_job_that_nobody_looks_after_is_found_by_upkeep(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     held = sql.enqueue(delay="2 s")
     cancel_in_savepoint(other, held)
     time_passes(sql, clock)

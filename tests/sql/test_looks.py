@@ -1,11 +1,16 @@
 """Looking at jobs: few are counted, very many estimated, and nothing is sorted that is not shown."""
 
+from uuid import UUID
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Session
 
 MANY = 120_000
 
 
-def test_very_many_jobs_are_estimated_and_marked_so(sql):
+def test_very_many_jobs_are_estimated_and_marked_so(sql: Session) -> None:
     sql(
         "insert into holdfast.job (lane_id, task) "
         "select case when n %% 4 = 0 then b else a end, case when n %% 4 = 0 then 'b' else 'a' end "
@@ -33,7 +38,7 @@ def test_very_many_jobs_are_estimated_and_marked_so(sql):
     assert mail.pending == found["mail", "pending"].jobs
 
 
-def test_a_lane_with_gaps_is_estimated_by_where_its_jobs_are(sql):
+def test_a_lane_with_gaps_is_estimated_by_where_its_jobs_are(sql: Session) -> None:
     """A bulk load, a long pause in which others were served, and another one."""
     for amount, skipped in ((80_000, 500_000), (40_000, 0)):
         sql(
@@ -47,7 +52,7 @@ def test_a_lane_with_gaps_is_estimated_by_where_its_jobs_are(sql):
     assert row.jobs == pytest.approx(120_000, rel=0.1)
 
 
-def test_many_finished_jobs_are_estimated(sql):
+def test_many_finished_jobs_are_estimated(sql: Session) -> None:
     sql("alter table holdfast.finished_default set (autovacuum_enabled = false)")
     sql(
         "insert into holdfast.finished (id, queue, priority, task, payload, state, attempt, max_attempts, "
@@ -63,7 +68,7 @@ def test_many_finished_jobs_are_estimated(sql):
 
 
 @pytest.fixture
-def some(sql, clock):
+def some(sql: Session, clock: Clock) -> dict[str, UUID]:
     """A job in each state, in the order in which they last changed, the oldest first."""
     pending = sql.enqueue("a", queue="mail")
     clock.advance(seconds=1)
@@ -83,7 +88,9 @@ def some(sql, clock):
     return jobs
 
 
-def test_jobs_are_listed_by_their_last_change_whatever_their_state(sql, some):
+def test_jobs_are_listed_by_their_last_change_whatever_their_state(
+    sql: Session, some: dict[str, UUID]
+) -> None:
     assert [row.state for row in sql.rows("list_jobs")] == list(reversed(some))
     assert [row.id for row in sql.rows("list_jobs", amount=3)] == list(reversed(some.values()))[:3]
     for state, job_id in some.items():
@@ -94,14 +101,14 @@ def test_jobs_are_listed_by_their_last_change_whatever_their_state(sql, some):
     assert len(sql.rows("list_jobs", amount=None)) == len(some)
 
 
-def test_a_live_job_looks_the_same_by_its_id_as_among_all(sql, some):
+def test_a_live_job_looks_the_same_by_its_id_as_among_all(sql: Session, some: dict[str, UUID]) -> None:
     among_all = "select j from holdfast.every_job j where j.finished_at is null"
     by_id = sql("select j from holdfast.live_jobs(%s) j", [*some.values()])
     assert len(by_id) == 4
     assert sorted(by_id) == sorted(sql(among_all))
 
 
-def test_the_latest_finished_jobs_are_found_in_every_days_table(sql, clock):
+def test_the_latest_finished_jobs_are_found_in_every_days_table(sql: Session, clock: Clock) -> None:
     sql.value("upkeep")  # which makes the tables of the next days
     done = []
     for _ in range(3):
@@ -112,12 +119,12 @@ def test_the_latest_finished_jobs_are_found_in_every_days_table(sql, clock):
     assert [row.id for row in sql.rows("list_jobs", state="completed", amount=2)] == done[:0:-1]
 
 
-def test_pending_jobs_of_many_lanes_are_listed_as_they_came(sql):
+def test_pending_jobs_of_many_lanes_are_listed_as_they_came(sql: Session) -> None:
     came = [sql.enqueue(f"task{n % 7}", priority=n % 3) for n in range(30)]
     assert [row.id for row in sql.rows("list_jobs", state="pending", amount=20)] == came[:9:-1]
 
 
-def test_no_list_reads_the_whole_backlog(sql):
+def test_no_list_reads_the_whole_backlog(sql: Session) -> None:
     sql(
         "insert into holdfast.job (lane_id, task) "
         "select a, 'a' from holdfast.lane('mail', 100, 'a') a, generate_series(1, 20000) n"

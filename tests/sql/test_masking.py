@@ -1,20 +1,23 @@
 """Of payloads, results and errors everybody sees what they may, by every way there is."""
 
 import json
+from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
 from tests.sql.roles import let_in, login
-from tests.sql.sessions import Session
+from tests.sql.sessions import Refused, Session
 
 HIDDEN = "swordfish-7"
 PAYLOAD = {"user": 7, "deep": [{"API_Key": HIDDEN}], "token": 12345678, "note": f"it is {HIDDEN}"}
 
 
 @pytest.fixture(scope="module")
-def with_roles(database):
+def with_roles(database: tuple[str, psycopg.Connection[Any]]) -> Iterator[dict[str, str]]:
     dsn, _ = database
     let_in(dsn)
     with ExitStack() as stack:
@@ -30,7 +33,7 @@ def with_roles(database):
 
 
 @pytest.fixture
-def as_(with_roles, sql):
+def as_(with_roles: dict[str, str], sql: Session) -> Iterator[dict[str, Session]]:
     with ExitStack() as stack:
         yield {
             kind: Session(stack.enter_context(psycopg.connect(dsn, autocommit=True)))
@@ -38,7 +41,7 @@ def as_(with_roles, sql):
         }
 
 
-def everything(session: Session, *ids) -> str:
+def everything(session: Session, *ids: UUID | str) -> str:
     """All that a session can see of these jobs, by every function and view that shows any of it."""
     seen = [session("select * from holdfast.jobs")]
     if session.one(
@@ -54,7 +57,7 @@ def everything(session: Session, *ids) -> str:
     return repr(seen)
 
 
-def lives(sql: Session, payload, secret: str, queue: str = "default"):
+def lives(sql: Session, payload: dict[str, Any], secret: str, queue: str = "default") -> list[UUID]:
     """A job that tells all it knows wherever it can, one dead and one completed."""
     ids = []
     for end in ("fail", "complete"):
@@ -87,7 +90,9 @@ def lives(sql: Session, payload, secret: str, queue: str = "default"):
     return [*ids, waits, running]
 
 
-def test_a_viewer_sees_no_value_of_a_redacted_key_and_an_operator_does(sql, as_):
+def test_a_viewer_sees_no_value_of_a_redacted_key_and_an_operator_does(
+    sql: Session, as_: dict[str, Session]
+) -> None:
     ids = lives(sql, PAYLOAD, HIDDEN)
     seen = everything(as_["viewer"], *ids)
     for hidden in (HIDDEN, "12345678", "letmein!"):
@@ -99,7 +104,9 @@ def test_a_viewer_sees_no_value_of_a_redacted_key_and_an_operator_does(sql, as_)
     }  # fmt: skip
 
 
-def test_of_a_queue_whose_payloads_are_not_visible_a_viewer_sees_none(sql, as_):
+def test_of_a_queue_whose_payloads_are_not_visible_a_viewer_sees_none(
+    sql: Session, as_: dict[str, Session]
+) -> None:
     sql("insert into holdfast.queue (name, payload_visible) values ('quiet', false)")
     ids = lives(sql, {"anything": HIDDEN}, HIDDEN, queue="quiet")
     seen = everything(as_["viewer"], *ids)
@@ -109,7 +116,9 @@ def test_of_a_queue_whose_payloads_are_not_visible_a_viewer_sees_none(sql, as_):
     assert HIDDEN in everything(as_["operator"], *ids)
 
 
-def test_a_secret_is_masked_for_everybody_also_the_owner_who_can_ask_for_it(sql, as_, refused):
+def test_a_secret_is_masked_for_everybody_also_the_owner_who_can_ask_for_it(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     ids = lives(sql, {"card": {"$secret": {"number": HIDDEN, "cvc": 123}}, "user": 7}, f"{HIDDEN} 123")
     for session in (as_["viewer"], as_["operator"]):
         seen = everything(session, *ids)
@@ -122,7 +131,7 @@ def test_a_secret_is_masked_for_everybody_also_the_owner_who_can_ask_for_it(sql,
         as_["operator"].value("stored_payload", id=ids[0])
 
 
-def test_a_producer_gets_the_result_that_it_waits_for_as_it_is(sql, as_):
+def test_a_producer_gets_the_result_that_it_waits_for_as_it_is(sql: Session, as_: dict[str, Session]) -> None:
     job_id = as_["producer"].enqueue("tell")
     job = sql.claim_one()
     sql.value("complete", id=job.id, lease=job.lease, result='{"token": "abcdef"}')
@@ -135,14 +144,16 @@ def test_a_producer_gets_the_result_that_it_waits_for_as_it_is(sql, as_):
         assert as_[kind].rows("ends", ids=[job_id])[0].result == {"token": result}, kind
 
 
-def test_a_viewer_cannot_search_for_what_is_masked(sql, as_):
+def test_a_viewer_cannot_search_for_what_is_masked(sql: Session, as_: dict[str, Session]) -> None:
     lives(sql, PAYLOAD, HIDDEN)
     assert as_["viewer"].rows("list_dead", error="swordfish") == []
     assert len(as_["operator"].rows("list_dead", error="swordfish")) == 1
     assert as_["viewer"]("select from holdfast.jobs where payload::text like '%swordfish%'") == []
 
 
-def test_a_payload_that_nests_deeply_stops_nobody_from_listing_jobs(sql, as_):
+def test_a_payload_that_nests_deeply_stops_nobody_from_listing_jobs(
+    sql: Session, as_: dict[str, Session]
+) -> None:
     # As 0.1 took it.
     for payload in ("[" * 2000 + "]" * 2000, '{"a":' * 1500 + '{"token": "abcdef"}' + "}" * 1500):
         sql("update holdfast.live set payload = %s where id = %s", payload, sql.enqueue("deep"))
@@ -150,15 +161,17 @@ def test_a_payload_that_nests_deeply_stops_nobody_from_listing_jobs(sql, as_):
     assert "abcdef" not in repr(as_["viewer"].rows("list_jobs"))
 
 
-def test_a_role_that_is_set_counts_as_the_one_that_asks(sql, with_roles):
+def test_a_role_that_is_set_counts_as_the_one_that_asks(sql: Session, with_roles: dict[str, str]) -> None:
     lives(sql, PAYLOAD, HIDDEN)
     with sql.connection.transaction(force_rollback=True):
         sql("set local role holdfast_viewer")
         assert HIDDEN not in repr(sql.rows("list_jobs"))
 
 
-def test_what_was_masked_by_a_payload_is_not_shown_when_that_is_gone_or_replaced(sql, as_):
-    def died() -> str:
+def test_what_was_masked_by_a_payload_is_not_shown_when_that_is_gone_or_replaced(
+    sql: Session, as_: dict[str, Session]
+) -> None:
+    def died() -> UUID:
         job_id = sql.enqueue(payload=json.dumps(PAYLOAD), max_attempts=1)
         sql.finish(sql.claim(), "failed", errors=[f"refused {HIDDEN}"])
         return job_id
@@ -175,7 +188,7 @@ def test_what_was_masked_by_a_payload_is_not_shown_when_that_is_gone_or_replaced
     assert HIDDEN in everything(sql, first), "the owner can read the tables as well"
 
 
-def test_a_secret_is_not_found_by_purging_what_matches(sql, as_):
+def test_a_secret_is_not_found_by_purging_what_matches(sql: Session, as_: dict[str, Session]) -> None:
     sql.enqueue(payload=json.dumps({"card": {"$secret": HIDDEN}}), max_attempts=1)
     sql.finish(sql.claim(), "failed", errors=[f"refused {HIDDEN}"])
     assert as_["operator"].value("purge_many", error=HIDDEN) == 0
@@ -188,7 +201,9 @@ def with_secrets(amount: int) -> str:
     )
 
 
-def test_of_a_payload_with_more_than_a_hundred_secrets_nothing_is_shown(sql, as_):
+def test_of_a_payload_with_more_than_a_hundred_secrets_nothing_is_shown(
+    sql: Session, as_: dict[str, Session]
+) -> None:
     few, many = (sql.enqueue(payload=with_secrets(amount), max_attempts=1) for amount in (100, 101))
     sql.finish(sql.claim(), "failed", errors=["no pin-0"] * 2)
     assert sql.job(few).payload == {"pins": "*****", "rows": ["a", "it is *****"]}
@@ -197,13 +212,15 @@ def test_of_a_payload_with_more_than_a_hundred_secrets_nothing_is_shown(sql, as_
         assert (session.job(many).payload, session.job(many).last_error) == ("*****", "*****")
 
 
-def test_of_more_than_a_hundred_redacted_texts_a_viewer_sees_nothing(sql, as_):
+def test_of_more_than_a_hundred_redacted_texts_a_viewer_sees_nothing(
+    sql: Session, as_: dict[str, Session]
+) -> None:
     job_id = sql.enqueue(payload=json.dumps({"token": [f"pin-{n}" for n in range(101)], "user": 7}))
     assert as_["operator"].job(job_id).payload["user"] == 7
     assert as_["viewer"].job(job_id).payload == "*****"
 
 
-def test_a_large_payload_full_of_secrets_is_shown_within_a_second(sql):
+def test_a_large_payload_full_of_secrets_is_shown_within_a_second(sql: Session) -> None:
     # 171 KiB, of which every number was looked for in every string: six seconds.
     payload = {"a": {"$secret": [*range(10_000, 22_500)]}, "rows": [f"r{n}" for n in range(9000)]}
     job_id = sql.enqueue(payload=json.dumps(payload))
@@ -211,7 +228,7 @@ def test_a_large_payload_full_of_secrets_is_shown_within_a_second(sql):
     assert sql.job(job_id).payload == "*****"
 
 
-def test_a_key_in_a_secret_is_a_secret(sql, as_):
+def test_a_key_in_a_secret_is_a_secret(sql: Session, as_: dict[str, Session]) -> None:
     secret = {"$secret": {"ada@example.org": {"grace@example.org": 1}}}
     payload = {"who": secret, "to": "mail ada@example.org"}
     job_id = sql.enqueue(payload=json.dumps(payload), max_attempts=1)

@@ -1,19 +1,26 @@
 """A notification reaches who sleeps, and nobody pays for one that no one waits for."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
 import psycopg
 import pytest
 
 from holdfast import embedded, schema
 from holdfast.embedded.binaries import find_binaries, version
-from holdfast.testing import SETTINGS
-from tests.sql.sessions import Session
+from holdfast.testing import SETTINGS, Clock
+from tests.sql.sessions import Connect, Session
+
+Listen = Callable[..., Callable[[], list[str]]]
 
 
 @pytest.fixture
-def listen(connect):
+def listen(connect: Connect) -> Listen:
     """Listen on the channels of some queues; returns a function that empties the mailbox."""
 
-    def begin(*queues: str):
+    def begin(*queues: str) -> Callable[[], list[str]]:
         session = connect()
         for queue in queues:
             session(f'listen "{session.value("channel", queue=queue)}"')
@@ -28,8 +35,8 @@ def listen(connect):
 
 
 @pytest.fixture
-def sleeper(sql):
-    def begin(**options):
+def sleeper(sql: Session) -> Callable[..., UUID]:
+    def begin(**options: Any) -> UUID:
         worker = sql.value("register", **options)
         sql.value("sleep", worker=worker)
         return worker
@@ -37,14 +44,16 @@ def sleeper(sql):
     return begin
 
 
-def test_nobody_is_notified_when_nobody_sleeps(sql, listen):
+def test_nobody_is_notified_when_nobody_sleeps(sql: Session, listen: Listen) -> None:
     heard = listen("default", "*")
     sql.value("register")
     sql.enqueue()
     assert heard() == []
 
 
-def test_a_sleeper_hears_of_a_job_once_it_is_committed(sql, other, sleeper, listen):
+def test_a_sleeper_hears_of_a_job_once_it_is_committed(
+    sql: Session, other: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     sleeper(queues=["mail"])
     heard = listen("mail", "*")
     with sql.connection.transaction():
@@ -56,14 +65,18 @@ def test_a_sleeper_hears_of_a_job_once_it_is_committed(sql, other, sleeper, list
     assert heard() == []
 
 
-def test_a_sleeper_for_every_queue_hears_on_the_star(sql, sleeper, listen):
+def test_a_sleeper_for_every_queue_hears_on_the_star(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     sleeper()
     heard, own = listen("*"), listen("mail")
     sql.enqueue(queue="mail")
     assert (heard(), own()) == (["mail"], [])
 
 
-def test_only_who_serves_the_queue_and_task_is_worth_a_notification(sql, sleeper, listen):
+def test_only_who_serves_the_queue_and_task_is_worth_a_notification(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     sleeper(queues=["mail"], tasks=["send"])
     heard = listen("mail", "other", "*")
     sql.enqueue("send", queue="other")
@@ -74,7 +87,9 @@ def test_only_who_serves_the_queue_and_task_is_worth_a_notification(sql, sleeper
 
 
 @pytest.mark.parametrize(("heads", "duty"), [("head", "advance"), ("head, safe_head", "check_heads")])
-def test_a_sleeper_hears_of_jobs_behind_a_head_when_claims_come_to_them(sql, sleeper, listen, heads, duty):
+def test_a_sleeper_hears_of_jobs_behind_a_head_when_claims_come_to_them(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen, heads: str, duty: str
+) -> None:
     sql.enqueue_many(3)
     sql("select setval('holdfast.job_seq', 2000)")
     sql(f"update holdfast.lane set ({heads}) = row({', '.join('1000' for _ in heads.split())})")
@@ -88,7 +103,7 @@ def test_a_sleeper_hears_of_jobs_behind_a_head_when_claims_come_to_them(sql, sle
     assert heard() == []
 
 
-def test_a_busy_worker_hears_only_of_what_goes_before_the_jobs_it_has(sql, listen):
+def test_a_busy_worker_hears_only_of_what_goes_before_the_jobs_it_has(sql: Session, listen: Listen) -> None:
     worker = sql.value("register", queues=["mail"])
     assert sql.value("sleep", worker=worker, above=100) is False, "it has work, so it need not look again"
     heard = listen("mail")
@@ -111,13 +126,15 @@ def enqueue_three(sql: Session, *, priority: int) -> None:
     sql.enqueue_many(3, queues=["mail"] * 3, priorities=[priority] * 3)
 
 
-def test_a_priority_that_no_job_can_have_is_refused(sql):
+def test_a_priority_that_no_job_can_have_is_refused(sql: Session) -> None:
     worker = sql.value("register")
     with pytest.raises(psycopg.Error, match=r"above.*-32768 to 32767"):
         sql.value("sleep", worker=worker, above=40_000)
 
 
-def test_a_thousand_jobs_are_one_notification(sql, sleeper, listen):
+def test_a_thousand_jobs_are_one_notification(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     sleeper()
     heard = listen("*")
     sql.enqueue_many(1000)
@@ -125,7 +142,9 @@ def test_a_thousand_jobs_are_one_notification(sql, sleeper, listen):
 
 
 @pytest.mark.parametrize("end", ["awake", "left", "lost", "silent"])
-def test_who_no_longer_sleeps_or_lives_is_not_notified(sql, sleeper, listen, clock, end):
+def test_who_no_longer_sleeps_or_lives_is_not_notified(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen, clock: Clock, end: str
+) -> None:
     worker = sleeper()
     heard = listen("*")
     if end == "awake":
@@ -140,7 +159,9 @@ def test_who_no_longer_sleeps_or_lives_is_not_notified(sql, sleeper, listen, clo
     assert heard() == []
 
 
-def test_a_session_can_keep_silent_for_two_phase_commit(sql, sleeper, listen, holdfast_dsn):
+def test_a_session_can_keep_silent_for_two_phase_commit(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen, holdfast_dsn: str
+) -> None:
     sleeper()
     heard = listen("*")
     sql("set holdfast.notify = off")
@@ -158,7 +179,9 @@ def test_a_session_can_keep_silent_for_two_phase_commit(sql, sleeper, listen, ho
 
 
 @pytest.mark.parametrize("way", ["enqueue", "enqueue_many", "release"])
-def test_who_cannot_see_the_sleepers_wakes_them_all(sql, other, sleeper, listen, way):
+def test_who_cannot_see_the_sleepers_wakes_them_all(
+    sql: Session, other: Session, sleeper: Callable[..., UUID], listen: Listen, way: str
+) -> None:
     """The snapshot of the one who enqueues is older than the sleep."""
     held = other.enqueue()
     job = other.claim_one()
@@ -177,7 +200,9 @@ def test_who_cannot_see_the_sleepers_wakes_them_all(sql, other, sleeper, listen,
     assert heard() == ["default"]
 
 
-def test_who_falls_asleep_while_a_queue_is_resumed_is_told_to_look_again(sql, other):
+def test_who_falls_asleep_while_a_queue_is_resumed_is_told_to_look_again(
+    sql: Session, other: Session
+) -> None:
     sql.enqueue(queue="mail")
     sql.value("pause", queue="mail")
     worker = sql.value("register")
@@ -194,7 +219,9 @@ def test_who_falls_asleep_while_a_queue_is_resumed_is_told_to_look_again(sql, ot
 
 
 @pytest.mark.parametrize("cause", ["retry", "delay", "release", "recovery", "run_now", "resume"])
-def test_whatever_makes_a_job_available_wakes_a_sleeper(sql, sleeper, listen, clock, cause):
+def test_whatever_makes_a_job_available_wakes_a_sleeper(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen, clock: Clock, cause: str
+) -> None:
     job_id = sql.enqueue(queue="mail", delay="1 second" if cause in ("delay", "run_now") else None)
     job = sql.claim_one() if cause in ("retry", "release", "recovery") else None
     if cause == "retry":
@@ -219,7 +246,9 @@ def test_whatever_makes_a_job_available_wakes_a_sleeper(sql, sleeper, listen, cl
     assert sql.claim_one().id == job_id
 
 
-def test_a_channel_fits_however_long_the_queue_is_called(sql, sleeper, listen):
+def test_a_channel_fits_however_long_the_queue_is_called(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     channels = {sql.value("channel", queue="q" * length) for length in range(1, 101)}
     assert len(channels) == 100
     assert max(len(channel) for channel in channels) == 63
@@ -231,7 +260,9 @@ def test_a_channel_fits_however_long_the_queue_is_called(sql, sleeper, listen):
     assert heard() == [long]
 
 
-def test_who_falls_asleep_is_told_whether_a_transaction_may_still_bring_jobs(sql, other):
+def test_who_falls_asleep_is_told_whether_a_transaction_may_still_bring_jobs(
+    sql: Session, other: Session
+) -> None:
     worker = sql.value("register")
     assert sql.value("sleep", worker=worker) is True  # nobody sees it yet
     assert sql.value("sleep", worker=worker) is False
@@ -242,7 +273,9 @@ def test_who_falls_asleep_is_told_whether_a_transaction_may_still_bring_jobs(sql
     assert sql.value("sleep", worker=worker, asleep=False) is False
 
 
-def test_a_queue_of_notifications_that_fills_up_silences_us_and_never_fails_a_commit(server_home):
+def test_a_queue_of_notifications_that_fills_up_silences_us_and_never_fails_a_commit(
+    server_home: Path,
+) -> None:
     # The queue of the whole server can be small only in a server of our own, and since PostgreSQL 17.
     settings = {**SETTINGS, "max_notify_queue_pages": "64"}
     if int(version(find_binaries()).partition(".")[0]) < 17:
@@ -263,7 +296,9 @@ def test_a_queue_of_notifications_that_fills_up_silences_us_and_never_fails_a_co
             assert sql.one("select pg_notification_queue_usage()") == full
 
 
-def test_a_sleeper_hears_that_a_job_has_another_time(sql, sleeper, listen):
+def test_a_sleeper_hears_that_a_job_has_another_time(
+    sql: Session, sleeper: Callable[..., UUID], listen: Listen
+) -> None:
     job = sql.enqueue(queue="mail", delay="1 hour")
     sleeper(queues=["mail"])
     heard = listen("mail")

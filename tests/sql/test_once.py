@@ -1,13 +1,22 @@
 """Jobs whose start is on record: a deadline that is enforced, and one run at most."""
 
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Session
+
+Started = Callable[..., tuple[UUID, Any]]
 
 
 @pytest.fixture
-def started(sql):
+def started(sql: Session) -> Started:
     """`started(timeout=…, once=…)`: a job that its worker has begun."""
 
-    def start(timeout=None, once=False, **options):
+    def start(timeout: str | None = None, once: bool = False, **options: Any) -> tuple[UUID, Any]:
         job_id = sql.enqueue(**options)
         job = sql.claim_one(worker=(worker := sql.value("register")))
         gone = sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=[timeout], once=[once])
@@ -17,7 +26,7 @@ def started(sql):
     return start
 
 
-def test_what_may_run_once_is_dead_when_its_worker_is_lost(sql, started):
+def test_what_may_run_once_is_dead_when_its_worker_is_lost(sql: Session, started: Started) -> None:
     worker, job = started(once=True, max_attempts=5)
     assert sql.lose(worker) == 1
     assert sql.state(job.id) == "dead"
@@ -27,7 +36,7 @@ def test_what_may_run_once_is_dead_when_its_worker_is_lost(sql, started):
     assert sql.state(job.id) == "pending"
 
 
-def test_what_may_run_once_pays_also_beside_a_suspect(sql, started):
+def test_what_may_run_once_pays_also_beside_a_suspect(sql: Session, started: Started) -> None:
     """Of a worker that had a suspect only suspects are charged: but a started one has run."""
     worker, suspect = started()
     sql.lose(worker)
@@ -41,7 +50,9 @@ def test_what_may_run_once_pays_also_beside_a_suspect(sql, started):
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted"])
-def test_what_may_run_once_is_dead_whatever_its_reporter_says_of_a_retry(sql, started, outcome):
+def test_what_may_run_once_is_dead_whatever_its_reporter_says_of_a_retry(
+    sql: Session, started: Started, outcome: str
+) -> None:
     _, job = started(once=True, max_attempts=5)
     assert sql.finish([job], outcome, retries=[True]) == []
     assert sql.state(job.id) == "dead"
@@ -50,20 +61,24 @@ def test_what_may_run_once_is_dead_whatever_its_reporter_says_of_a_retry(sql, st
     assert sql.state(job.id) != "dead"
 
 
-def test_what_may_run_once_is_dead_when_its_worker_leaves_without_a_word(sql, started):
+def test_what_may_run_once_is_dead_when_its_worker_leaves_without_a_word(
+    sql: Session, started: Started
+) -> None:
     worker, job = started(once=True, max_attempts=5)
     assert sql.value("leave", worker=worker) == 1
     assert sql.state(job.id) == "dead"
 
 
-def test_what_may_run_once_and_was_given_back_unstarted_is_handed_out_again(sql, started):
+def test_what_may_run_once_and_was_given_back_unstarted_is_handed_out_again(
+    sql: Session, started: Started
+) -> None:
     """Its start was written, but the reply was lost: its worker did not begin."""
     _, job = started(once=True, max_attempts=1)
     assert sql.finish([job], "released") == []
     assert (sql.state(job.id), sql.claim_one().attempt) == ("pending", 1)
 
 
-def test_one_that_was_never_started_is_handed_out_again(sql):
+def test_one_that_was_never_started_is_handed_out_again(sql: Session) -> None:
     job_id = sql.enqueue(max_attempts=1)
     worker = sql.value("register")
     sql.claim_one(worker=worker)
@@ -71,7 +86,9 @@ def test_one_that_was_never_started_is_handed_out_again(sql):
     assert sql.state(job_id) == "pending"
 
 
-def test_a_job_is_taken_away_a_little_after_its_deadline(sql, started, clock):
+def test_a_job_is_taken_away_a_little_after_its_deadline(
+    sql: Session, started: Started, clock: Clock
+) -> None:
     worker, job = started(timeout="1 minute", max_attempts=2)
     for _ in range(12):
         clock.advance(seconds=5)
@@ -87,7 +104,7 @@ def test_a_job_is_taken_away_a_little_after_its_deadline(sql, started, clock):
     assert [row.error for row in sql.rows("job_errors", id=job.id)] == [sql.job(job.id).last_error]
 
 
-def test_an_overdue_job_without_attempts_is_dead(sql, started, clock):
+def test_an_overdue_job_without_attempts_is_dead(sql: Session, started: Started, clock: Clock) -> None:
     worker, job = started(timeout="1 second", max_attempts=1)
     clock.advance(seconds=7)
     sql.value("heartbeat", worker=worker)
@@ -95,7 +112,7 @@ def test_an_overdue_job_without_attempts_is_dead(sql, started, clock):
     assert sql.state(job.id) == "dead"
 
 
-def test_a_suspect_gets_its_deadline_too(sql, started):
+def test_a_suspect_gets_its_deadline_too(sql: Session, started: Started) -> None:
     worker, job = started(timeout="1 minute")
     sql.lose(worker)
     suspect = sql.claim_one()
@@ -106,14 +123,16 @@ def test_a_suspect_gets_its_deadline_too(sql, started):
     ]
 
 
-def test_a_start_that_is_repeated_keeps_what_was_said(sql, started):
+def test_a_start_that_is_repeated_keeps_what_was_said(sql: Session, started: Started) -> None:
     _, job = started(timeout="1 minute", once=True)
     sql.rows("start", ids=[job.id], leases=[job.lease])
     sql.value("progress", id=job.id, lease=job.lease, percent=5)
     assert sql("select progress, deadline_at is not null, once from holdfast.running") == [(5, True, True)]
 
 
-def test_a_start_waits_for_another_under_way_and_says_what_it_has_to_say(sql, other, background):
+def test_a_start_waits_for_another_under_way_and_says_what_it_has_to_say(
+    sql: Session, other: Session, background: Background
+) -> None:
     """A worker that is slow to begin a job records it as running at the very moment that it begins."""
     sql.enqueue()
     job = sql.claim_one()
@@ -127,7 +146,7 @@ def test_a_start_waits_for_another_under_way_and_says_what_it_has_to_say(sql, ot
     assert sql("select deadline_at is not null, once from holdfast.running") == [(True, True)]
 
 
-def test_what_is_no_longer_held_is_named(sql, started):
+def test_what_is_no_longer_held_is_named(sql: Session, started: Started) -> None:
     worker, job = started()
     other = sql.enqueue()
     assert sql.rows("not_held", ids=[job.id], leases=[job.lease]) == []
@@ -139,7 +158,9 @@ def test_what_is_no_longer_held_is_named(sql, started):
 
 
 @pytest.mark.parametrize(("once", "kept"), [(True, "on"), (False, "off")])
-def test_a_start_that_must_be_the_only_one_is_on_disk_whatever_the_session_says(sql, once, kept):
+def test_a_start_that_must_be_the_only_one_is_on_disk_whatever_the_session_says(
+    sql: Session, once: bool, kept: str
+) -> None:
     sql.enqueue()
     job = sql.claim_one()
     sql("set synchronous_commit = off")
@@ -149,7 +170,7 @@ def test_a_start_that_must_be_the_only_one_is_on_disk_whatever_the_session_says(
     assert sql.one("select current_setting('synchronous_commit')") == "off"
 
 
-def test_what_a_start_has_said_stays_when_another_start_says_less(sql):
+def test_what_a_start_has_said_stays_when_another_start_says_less(sql: Session) -> None:
     sql.enqueue()
     job = sql.claim_one()
     sql.rows("start", ids=[job.id], leases=[job.lease], once=[True], timeouts=["1 hour"])
@@ -160,7 +181,7 @@ def test_what_a_start_has_said_stays_when_another_start_says_less(sql):
     assert sql(said) == [(False, True)]
 
 
-def test_a_start_says_nothing_for_a_later_claim(sql):
+def test_a_start_says_nothing_for_a_later_claim(sql: Session) -> None:
     sql.enqueue()
     job = sql.claim_one()
     sql.rows("start", ids=[job.id], leases=[job.lease], timeouts=["1 hour"])

@@ -1,16 +1,19 @@
 """What an operator does to jobs and queues, and that it is written down."""
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from tests.sql.sessions import Refused, Session
 
-def audit(sql):
+
+def audit(sql: Session) -> list[Any]:
     return sql("select action, target, detail from holdfast.audit order by id")
 
 
 @pytest.mark.parametrize("state", ["pending", "scheduled"])
-def test_a_job_that_nobody_holds_is_cancelled_at_once(sql, state):
+def test_a_job_that_nobody_holds_is_cancelled_at_once(sql: Session, state: str) -> None:
     job_id = sql.enqueue(payload="[1]", delay="1 hour" if state == "scheduled" else None)
     assert sql.value("cancel", id=job_id) == "cancelled"
     job = sql.job(job_id)
@@ -22,7 +25,7 @@ def test_a_job_that_nobody_holds_is_cancelled_at_once(sql, state):
     assert len(audit(sql)) == 1
 
 
-def test_a_claimed_job_is_marked_and_its_holder_decides(sql):
+def test_a_claimed_job_is_marked_and_its_holder_decides(sql: Session) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     assert [sql.value("cancel", id=job_id) for _ in range(2)] == ["requested"] * 2
@@ -31,7 +34,7 @@ def test_a_claimed_job_is_marked_and_its_holder_decides(sql):
     assert sql.value("cancel", id=job_id) == "completed"
 
 
-def test_cancel_says_how_a_job_has_ended_already(sql, refused):
+def test_cancel_says_how_a_job_has_ended_already(sql: Session, refused: Refused) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     sql.value("fail", id=job.id, lease=job.lease, error="no", retry=False)
@@ -41,7 +44,7 @@ def test_cancel_says_how_a_job_has_ended_already(sql, refused):
     assert error.detail["id"] == str(missing)
 
 
-def test_run_now_waits_for_no_time(sql):
+def test_run_now_waits_for_no_time(sql: Session) -> None:
     delayed, failed = sql.enqueue("a", delay="1 day"), sql.enqueue("b")
     job = sql.claim_one()
     sql.value("fail", id=failed, lease=job.lease, error="no")
@@ -52,7 +55,7 @@ def test_run_now_waits_for_no_time(sql):
     assert audit(sql) == [("run now", str(delayed), None), ("run now", str(failed), None)]
 
 
-def test_run_now_of_a_job_that_does_not_wait_says_where_it_is(sql, refused):
+def test_run_now_of_a_job_that_does_not_wait_says_where_it_is(sql: Session, refused: Refused) -> None:
     job_id = sql.enqueue()
     assert sql.value("run_now", id=job_id) == "pending"
     job = sql.claim_one()
@@ -64,7 +67,7 @@ def test_run_now_of_a_job_that_does_not_wait_says_where_it_is(sql, refused):
         sql.value("run_now", id=uuid4())
 
 
-def test_run_now_of_a_job_out_of_attempts_ends_it(sql):
+def test_run_now_of_a_job_out_of_attempts_ends_it(sql: Session) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     sql.value("fail", id=job.id, lease=job.lease, error="no")
@@ -72,7 +75,7 @@ def test_run_now_of_a_job_out_of_attempts_ends_it(sql):
     assert sql.value("run_now", id=job_id) == "dead"
 
 
-def test_a_queue_is_paused_before_it_has_ever_been_used(sql):
+def test_a_queue_is_paused_before_it_has_ever_been_used(sql: Session) -> None:
     sql.value("pause", queue="new")
     sql.enqueue(queue="new")
     assert sql.claim() == []
@@ -84,14 +87,14 @@ def test_a_queue_is_paused_before_it_has_ever_been_used(sql):
     assert [entry[:2] for entry in audit(sql)] == [("pause", "new"), ("pause", "new"), ("resume", "new")]
 
 
-def test_pausing_keeps_a_queues_other_settings(sql):
+def test_pausing_keeps_a_queues_other_settings(sql: Session) -> None:
     sql("insert into holdfast.queue (name, payload_limit) values ('q', 2048)")
     sql.value("pause", queue="q")
     sql.value("resume", queue="q")
     assert sql.one("select payload_limit from holdfast.queue where name = 'q'") == 2048
 
 
-def test_what_runs_in_a_paused_queue_goes_on(sql):
+def test_what_runs_in_a_paused_queue_goes_on(sql: Session) -> None:
     sql.enqueue()
     job = sql.claim_one()
     sql.value("pause", queue="default")
@@ -100,7 +103,7 @@ def test_what_runs_in_a_paused_queue_goes_on(sql):
 
 
 @pytest.mark.parametrize("name", ["*", "Bad", "", None])
-def test_what_is_no_queue_cannot_be_paused(sql, name, refused):
+def test_what_is_no_queue_cannot_be_paused(sql: Session, name: str | None, refused: Refused) -> None:
     for verb in ("pause", "resume"):
         with refused("HF005"):
             sql.value(verb, queue=name)

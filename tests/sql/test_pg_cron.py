@@ -1,6 +1,7 @@
 """pg_cron itself, where the PostgreSQL that the tests use has it: once a minute before 1.5, so be patient."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -14,7 +15,7 @@ RUNS = "select status, return_message from cron.job_run_details"
 
 
 @pytest.fixture
-def server(server_home) -> Iterator[str]:
+def server(server_home: Path) -> Iterator[str]:
     """The DSN of a server of its own, on which pg_cron runs."""
     # Background workers need no address: the server has only a socket.
     settings = {"fsync": "off", "cron.use_background_workers": "on", "cron.database_name": "postgres"}
@@ -29,7 +30,7 @@ def server(server_home) -> Iterator[str]:
         pytest.skip("THIS PostgreSQL HAS NO pg_cron. Debian's has: let HOLDFAST_PG_BIN name it")
 
 
-def test_the_lines_for_a_dba_bring_due_jobs_and_schedules(server):
+def test_the_lines_for_a_dba_bring_due_jobs_and_schedules(server: str) -> None:
     with Holdfast(server) as hf:
         hf.migrate()
         script = pg_cron_script(hf.database)

@@ -5,31 +5,32 @@ auto_explain shows the plan of every statement that runs inside a function, with
 
 import json
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
 from tests.sql.servers import server_with, template
-from tests.sql.sessions import copied_database, without_autovacuum
+from tests.sql.sessions import Session, copied_database, without_autovacuum
 
 BACKLOG = 200_000
 MANY = 20  # lanes
 
 
 @pytest.fixture(scope="session")
-def holdfast_server():
+def holdfast_server() -> Iterator[str]:
     with server_with("auto_explain") as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def holdfast_template(holdfast_server):
+def holdfast_template(holdfast_server: str) -> str:
     return template(holdfast_server, "holdfast_plans")
 
 
 @pytest.fixture(scope="module")
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     """A large backlog, in one lane and in many, that nothing has ever analyzed."""
     with copied_database(holdfast_server, holdfast_template) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -50,7 +51,7 @@ def holdfast_dsn(holdfast_server, holdfast_template):
 
 
 @pytest.fixture(scope="module", params=["never analyzed", "analyzed", "eager jit"])
-def planner(request, holdfast_dsn):
+def planner(request: pytest.FixtureRequest, holdfast_dsn: str) -> Iterator[str]:
     """What the planner knows and likes; one after the other, for the whole file."""
     with psycopg.connect(holdfast_dsn, autocommit=True) as connection:
         known = connection.execute(
@@ -69,17 +70,35 @@ def planner(request, holdfast_dsn):
         connection.execute(f"alter database {connection.info.dbname} reset all")
 
 
-@pytest.fixture
-def explained(planner, sql):
+class Explained:
     """`explained(function, …)` calls it, undoes it, and returns the plans of the statements inside."""
-    plans = []
 
-    def note(diagnostic):
+    def __init__(self, sql: Session) -> None:
+        self.rows: list[Any] = []  # what the last call returned
+        self._sql = sql
+        self._plans: list[dict[str, Any]] = []
+        sql.connection.add_notice_handler(self._note)
+
+    def __call__(self, function: str, **arguments: Any) -> list[dict[str, Any]]:
+        self._plans.clear()
+        self._sql("set auto_explain.log_min_duration = 0")
+        try:
+            self.rows = self._sql.rows(function, **arguments)
+        finally:
+            self._sql("set auto_explain.log_min_duration = -1")
+        inside = [plan for plan in self._plans if f"from holdfast.{function}(" not in plan["Query Text"]]
+        assert inside
+        return inside
+
+    def _note(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         text = diagnostic.message_primary
-        if "plan:" in text:
-            plans.append(json.loads(text[text.index("{") :]))
+        if text and "plan:" in text:
+            self._plans.append(json.loads(text[text.index("{") :]))
 
-    sql.connection.add_notice_handler(note)
+
+@pytest.fixture
+def explained(planner: str, sql: Session) -> Explained:
+    """What explains functions on a session that logs its plans."""
     sql("load 'auto_explain'")
     for setting, value in {
         "auto_explain.log_analyze": "on",
@@ -89,22 +108,10 @@ def explained(planner, sql):
         "auto_explain.log_level": "notice",
     }.items():
         sql(f"set {setting} = {value}")
-
-    def call(function, **arguments) -> list[dict]:
-        plans.clear()
-        sql("set auto_explain.log_min_duration = 0")
-        try:
-            call.rows = sql.rows(function, **arguments)
-        finally:
-            sql("set auto_explain.log_min_duration = -1")
-        inside = [plan for plan in plans if f"from holdfast.{function}(" not in plan["Query Text"]]
-        assert inside
-        return inside
-
-    return call
+    return Explained(sql)
 
 
-def nodes(plans: list[dict]) -> Iterator[dict]:
+def nodes(plans: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Every node of these plans."""
     todo = [plan["Plan"] for plan in plans]
     while todo:
@@ -113,7 +120,7 @@ def nodes(plans: list[dict]) -> Iterator[dict]:
         yield node
 
 
-def scans(plans, table) -> set[tuple[str, str | None]]:
+def scans(plans: Any, table: str) -> set[tuple[str, str | None]]:
     """How a table was read: the kind of each scan, and its index."""
     return {
         (
@@ -125,12 +132,12 @@ def scans(plans, table) -> set[tuple[str, str | None]]:
     }
 
 
-def indexes(plans, table) -> set[str | None]:
+def indexes(plans: Any, table: str) -> set[str | None]:
     """The indexes by which a table was read, but for rows whose place was known already."""
     return {index for kind, index in scans(plans, table) if kind != "Tid Scan"}
 
 
-def rows_read(plans, table) -> int:
+def rows_read(plans: Any, table: str) -> int:
     """How many rows came out of the scans of a table, kept or not."""
     return sum(
         (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
@@ -144,7 +151,9 @@ PENDING = {("Index Scan", "job_pending"), ("Index Only Scan", "job_pending"), ("
 
 
 @pytest.mark.parametrize("queue", ["one", "many"])
-def test_a_claim_reads_the_index_of_pending_jobs_and_only_as_far_as_it_must(sql, explained, planner, queue):
+def test_a_claim_reads_the_index_of_pending_jobs_and_only_as_far_as_it_must(
+    sql: Session, explained: Explained, planner: str, queue: str
+) -> None:
     with sql.connection.transaction(force_rollback=True):
         for _ in range(3):  # the first in a session, and with plans that are kept
             plans = explained("claim", amount=100, queues=[queue])
@@ -161,7 +170,7 @@ def test_a_claim_reads_the_index_of_pending_jobs_and_only_as_far_as_it_must(sql,
             assert "seq >= " in node["Index Cond"], "it reads from the head"
 
 
-def test_a_claim_looks_at_lanes_by_their_index(sql, explained, planner):
+def test_a_claim_looks_at_lanes_by_their_index(sql: Session, explained: Explained, planner: str) -> None:
     with sql.connection.transaction(force_rollback=True):
         plans = explained("claim", amount=10)
     assert "Seq Scan" not in {kind for kind, _ in scans(plans, "lane")}
@@ -170,7 +179,9 @@ def test_a_claim_looks_at_lanes_by_their_index(sql, explained, planner):
 @pytest.mark.parametrize(
     "outcomes", [["completed"], ["failed", "released", "snoozed", "interrupted", "completed"]]
 )
-def test_a_finish_finds_its_jobs_by_their_primary_key(sql, explained, planner, outcomes):
+def test_a_finish_finds_its_jobs_by_their_primary_key(
+    sql: Session, explained: Explained, planner: str, outcomes: list[str]
+) -> None:
     with sql.connection.transaction(force_rollback=True):
         for _ in range(3):
             jobs = sql.claim(100, queues=["one"])
@@ -187,7 +198,7 @@ def test_a_finish_finds_its_jobs_by_their_primary_key(sql, explained, planner, o
             assert not any("JIT" in plan for plan in plans)
 
 
-def test_refused_reports_are_looked_up_by_index(sql, explained, planner):
+def test_refused_reports_are_looked_up_by_index(sql: Session, explained: Explained, planner: str) -> None:
     ids = [uuid4() for _ in range(5)]
     plans = explained("finish", ids=ids, leases=ids)
     assert len(explained.rows) == 5
@@ -197,7 +208,7 @@ def test_refused_reports_are_looked_up_by_index(sql, explained, planner):
     assert {index for _, index in scans(plans, "dead_letter")} == {"dead_letter_pkey"}
 
 
-def test_the_duties_read_their_own_indexes(sql, explained, planner):
+def test_the_duties_read_their_own_indexes(sql: Session, explained: Explained, planner: str) -> None:
     with sql.connection.transaction(force_rollback=True):
         worker = sql.value("register")
         sql.claim(100, worker=worker)
@@ -221,20 +232,20 @@ def test_the_duties_read_their_own_indexes(sql, explained, planner):
         assert scans(plans, "live") <= PENDING | DUE
 
 
-def test_an_enqueue_reads_no_jobs(sql, explained, planner):
+def test_an_enqueue_reads_no_jobs(sql: Session, explained: Explained, planner: str) -> None:
     with sql.connection.transaction(force_rollback=True):
         plans = explained("enqueue", task="one", queue="one", id=uuid4())
         assert scans(plans, "live") == set()
         assert {index for _, index in scans(plans, "used_id")} <= {"used_id_pkey"}
 
 
-def test_a_heartbeat_touches_one_row(sql, explained, planner):
+def test_a_heartbeat_touches_one_row(sql: Session, explained: Explained, planner: str) -> None:
     with sql.connection.transaction(force_rollback=True):
         plans = explained("heartbeat", worker=sql.value("register"))
         assert scans(plans, "live") == set()
 
 
-def plan_of(sql, query) -> list[dict]:
+def plan_of(sql: Session, query: str) -> list[dict[str, Any]]:
     return sql.one(f"explain (format json) {query}")
 
 
@@ -249,7 +260,9 @@ def plan_of(sql, query) -> list[dict]:
         "true",
     ],
 )
-def test_the_jobs_view_never_reads_a_table_once_for_each_row_of_another(sql, planner, where):
+def test_the_jobs_view_never_reads_a_table_once_for_each_row_of_another(
+    sql: Session, planner: str, where: str
+) -> None:
     plans = plan_of(sql, f"select * from holdfast.jobs where {where}")
     for node in nodes(plans):
         if node["Node Type"] == "Nested Loop":
@@ -258,12 +271,12 @@ def test_the_jobs_view_never_reads_a_table_once_for_each_row_of_another(sql, pla
                 assert not large or inner["Node Type"] != "Seq Scan", where
 
 
-def test_the_jobs_view_reads_only_held_jobs_to_list_the_running_ones(sql, planner):
+def test_the_jobs_view_reads_only_held_jobs_to_list_the_running_ones(sql: Session, planner: str) -> None:
     plans = plan_of(sql, "select * from holdfast.jobs where state = 'running'")
     assert indexes(plans, "live") == {"job_held"}
 
 
-def test_one_job_is_found_by_its_id_wherever_it_is(sql, planner):
+def test_one_job_is_found_by_its_id_wherever_it_is(sql: Session, planner: str) -> None:
     job_id = sql.one("select id from holdfast.job limit 1")
     plans = plan_of(sql, f"select * from holdfast.jobs where id = '{job_id}'")
     read = [

@@ -4,8 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Refused, Session, Together
 
-def test_due_jobs_become_pending_in_the_order_they_fell_due(sql, clock):
+
+def test_due_jobs_become_pending_in_the_order_they_fell_due(sql: Session, clock: Clock) -> None:
     delays = [5, 3, 9, 1, 7, 3]
     tasks = ["a", "b", "c", "a", "b", "c"]
     ids = [row[0] for row in sql.rows("enqueue_many", tasks=tasks, delays=[f"{each} s" for each in delays])]
@@ -18,7 +21,7 @@ def test_due_jobs_become_pending_in_the_order_they_fell_due(sql, clock):
     assert sql.state(ids[2]) == "scheduled"
 
 
-def test_the_answer_is_how_long_it_is_until_the_next_one(sql, clock):
+def test_the_answer_is_how_long_it_is_until_the_next_one(sql: Session, clock: Clock) -> None:
     assert sql.value("promote") is None
     sql.enqueue(delay="10 minutes")
     wait = sql.value("promote")
@@ -28,7 +31,7 @@ def test_the_answer_is_how_long_it_is_until_the_next_one(sql, clock):
     assert timedelta(minutes=59) < sql.value("promote") <= timedelta(hours=1)
 
 
-def test_a_flood_is_let_in_bit_by_bit(sql, clock):
+def test_a_flood_is_let_in_bit_by_bit(sql: Session, clock: Clock) -> None:
     sql.enqueue_many(25, delays=["1 s"] * 25)
     clock.advance(seconds=2)
     pending = "select count(*) from holdfast.job where state = 'pending'"
@@ -40,12 +43,14 @@ def test_a_flood_is_let_in_bit_by_bit(sql, clock):
 
 
 @pytest.mark.parametrize("amount", [0, -1, 100_001, None])
-def test_an_amount_outside_its_range_is_refused(sql, amount, refused):
+def test_an_amount_outside_its_range_is_refused(sql: Session, amount: int | None, refused: Refused) -> None:
     with refused("HF008"):
         sql.value("promote", amount=amount)
 
 
-def test_a_retry_goes_before_fresh_jobs_of_its_priority_but_not_before_more_urgent_ones(sql, clock):
+def test_a_retry_goes_before_fresh_jobs_of_its_priority_but_not_before_more_urgent_ones(
+    sql: Session, clock: Clock
+) -> None:
     first, second = sql.enqueue("a"), sql.enqueue("b")
     for job in sql.claim():
         sql.value("fail", id=job.id, lease=job.lease, error="no", retry_in=f"{5 if job.id == first else 1} s")
@@ -55,7 +60,7 @@ def test_a_retry_goes_before_fresh_jobs_of_its_priority_but_not_before_more_urge
     assert [job.id for job in sql.claim()] == [urgent, second, first, fresh]
 
 
-def test_many_retries_of_many_tasks_keep_the_order_in_which_they_fell_due(sql, clock):
+def test_many_retries_of_many_tasks_keep_the_order_in_which_they_fell_due(sql: Session, clock: Clock) -> None:
     tasks = [f"task{n % 7}" for n in range(210)]
     ids = [row[0] for row in sql.rows("enqueue_many", tasks=tasks)]
     sql.finish(sql.claim_all(), "failed", delays=[f"{300 - n} s" for n in range(210)])
@@ -64,7 +69,9 @@ def test_many_retries_of_many_tasks_keep_the_order_in_which_they_fell_due(sql, c
     assert [job.id for job in sql.claim_all()] == ids[::-1]
 
 
-def test_a_promotion_steps_over_a_job_that_is_being_changed(sql, other, clock):
+def test_a_promotion_steps_over_a_job_that_is_being_changed(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     first, second = sql.enqueue(delay="1 s"), sql.enqueue(delay="1 s")
     clock.advance(seconds=2)
     with other.connection.transaction():
@@ -73,7 +80,7 @@ def test_a_promotion_steps_over_a_job_that_is_being_changed(sql, other, clock):
     assert [sql.state(first), sql.state(second)] == ["cancelled", "pending"]
 
 
-def test_a_promotion_beside_another_leaves_the_work_to_it(sql, other, clock):
+def test_a_promotion_beside_another_leaves_the_work_to_it(sql: Session, other: Session, clock: Clock) -> None:
     sql.enqueue_many(3, delays=["1 s"] * 3)
     clock.advance(seconds=2)
     with sql.connection.transaction():
@@ -82,7 +89,9 @@ def test_a_promotion_beside_another_leaves_the_work_to_it(sql, other, clock):
     assert sql.one("select count(*) from holdfast.job where state = 'pending'") == 1
 
 
-def test_a_job_that_became_due_is_not_promoted_twice(sql, connect, together, clock):
+def test_a_job_that_became_due_is_not_promoted_twice(
+    sql: Session, connect: Connect, together: Together, clock: Clock
+) -> None:
     sql.enqueue_many(200, delays=["1 s"] * 200)
     clock.advance(seconds=2)
     sessions = [connect() for _ in range(4)]
@@ -92,7 +101,9 @@ def test_a_job_that_became_due_is_not_promoted_twice(sql, connect, together, clo
     assert len(sql.claim_all()) == 200
 
 
-def test_what_somebody_has_locked_is_looked_at_again_a_little_later(sql, other, clock):
+def test_what_somebody_has_locked_is_looked_at_again_a_little_later(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     job_id = sql.enqueue(delay="1 s")
     clock.advance(seconds=2)
     with other.connection.transaction():

@@ -11,7 +11,10 @@ from datetime import timedelta
 import pytest
 
 from holdfast import embedded
-from tests.sql.sessions import PATIENCE
+from holdfast.testing import Clock
+from tests.sql.sessions import PATIENCE, Session
+
+Psql = Callable[..., list[str]]
 
 TICK = "select * from holdfast.tick()"
 DONE = ["fire|", "promote|", "recover|", "advance|", "fold_stats|", "upkeep|"]  # each without an error
@@ -43,7 +46,7 @@ def command() -> list[str]:
 
 
 @pytest.fixture
-def psql(command, holdfast_dsn) -> Callable[..., list[str]]:
+def psql(command: list[str], holdfast_dsn: str) -> Callable[..., list[str]]:
     """Run a script by a psql of its own; the lines that it prints."""
 
     def psql(script: str) -> list[str]:
@@ -62,7 +65,7 @@ def psql(command, holdfast_dsn) -> Callable[..., list[str]]:
 
 
 @pytest.fixture
-def minutes_pass(psql, clock) -> Callable[[int], None]:
+def minutes_pass(psql: Psql, clock: Clock) -> Callable[[int], None]:
     """A loop of once a minute, for so many."""
 
     def minutes_pass(amount: int) -> None:
@@ -73,7 +76,9 @@ def minutes_pass(psql, clock) -> Callable[[int], None]:
     return minutes_pass
 
 
-def test_a_delayed_job_is_consumed_when_its_time_has_come(psql, minutes_pass):
+def test_a_delayed_job_is_consumed_when_its_time_has_come(
+    psql: Psql, minutes_pass: Callable[[int], None]
+) -> None:
     psql("select holdfast.enqueue('letter', run_at => holdfast.clock() + interval '2 minutes')")
     minutes_pass(1)
     assert psql(CONSUME) == []
@@ -83,7 +88,9 @@ def test_a_delayed_job_is_consumed_when_its_time_has_come(psql, minutes_pass):
     assert psql(CONSUME) == []
 
 
-def test_a_failed_job_is_tried_again_when_its_time_has_come(psql, minutes_pass):
+def test_a_failed_job_is_tried_again_when_its_time_has_come(
+    psql: Psql, minutes_pass: Callable[[int], None]
+) -> None:
     psql(r"""
         select holdfast.enqueue('letter') \gset
         select id, lease from holdfast.claim(gen_random_uuid(), amount => 1) \gset
@@ -96,7 +103,7 @@ def test_a_failed_job_is_tried_again_when_its_time_has_come(psql, minutes_pass):
     assert psql("select state, last_error from holdfast.jobs") == ["completed|out of paper"]
 
 
-def test_the_jobs_of_a_lost_consumer_go_to_another(psql, minutes_pass):
+def test_the_jobs_of_a_lost_consumer_go_to_another(psql: Psql, minutes_pass: Callable[[int], None]) -> None:
     psql(r"""
         select holdfast.register(name => 'gone', lease_time => '30 seconds') as worker \gset
         select holdfast.enqueue('letter') from generate_series(1, 3);
@@ -111,7 +118,7 @@ def test_the_jobs_of_a_lost_consumer_go_to_another(psql, minutes_pass):
 
 
 @pytest.fixture
-def loop(command, holdfast_dsn) -> Callable[[], "subprocess.Popen[str]"]:
+def loop(command: list[str], holdfast_dsn: str) -> Callable[[], "subprocess.Popen[str]"]:
     """Start a loop of fifty ticks."""
     return lambda: subprocess.Popen(
         ["/bin/sh", "-c", LOOP, *command, "-d", holdfast_dsn],
@@ -122,7 +129,9 @@ def loop(command, holdfast_dsn) -> Callable[[], "subprocess.Popen[str]"]:
     )
 
 
-def test_two_loops_at_once_bring_each_minute_of_a_schedule_once(psql, loop, sql):
+def test_two_loops_at_once_bring_each_minute_of_a_schedule_once(
+    psql: Psql, loop: Callable[[], "subprocess.Popen[str]"], sql: Session
+) -> None:
     psql("select holdfast.add_schedule('report', 'report', cron => '* * * * *', missed => 'all')")
     begun = sql.one("select next_at from holdfast.list_schedules()")
     consumed = 0

@@ -1,14 +1,22 @@
 """Finish, recover, cancel and progress at the same moment: one winner, no deadlock, nothing half done."""
 
 import random
+from functools import partial
+from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Connect, Refused, Session, Together
+
 ROUNDS = 50
 
 
-def test_a_finish_waits_for_a_recovery_under_way_and_is_told_that_it_lost(sql, other, background):
+def test_a_finish_waits_for_a_recovery_under_way_and_is_told_that_it_lost(
+    sql: Session, other: Session, background: Background
+) -> None:
     worker = sql.value("register")
     job_id = sql.enqueue()
     job = sql.claim_one(worker=worker)
@@ -21,7 +29,7 @@ def test_a_finish_waits_for_a_recovery_under_way_and_is_told_that_it_lost(sql, o
     assert sql.state(job_id) == "pending"
 
 
-def test_a_recovery_steps_over_a_report_under_way(sql, other):
+def test_a_recovery_steps_over_a_report_under_way(sql: Session, other: Session) -> None:
     worker = sql.value("register")
     sql.enqueue_many(3)
     jobs = sql.claim(worker=worker)
@@ -32,7 +40,7 @@ def test_a_recovery_steps_over_a_report_under_way(sql, other):
 
 
 @pytest.fixture
-def overdue(sql, clock):
+def overdue(sql: Session, clock: Clock) -> tuple[UUID, Any, Any]:
     """A live worker with two jobs; the second has run longer than its timeout."""
     worker = sql.value("register")
     sql.enqueue_many(2)
@@ -46,7 +54,7 @@ def overdue(sql, clock):
 
 
 @pytest.fixture
-def recoverer(connect):
+def recoverer(connect: Connect) -> Session:
     """A session that fails if it waits."""
     session = connect()
     session("set lock_timeout = '1ms'")
@@ -54,8 +62,8 @@ def recoverer(connect):
 
 
 def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_each_other(
-    sql, other, overdue, recoverer
-):
+    sql: Session, other: Session, overdue: tuple[UUID, Any, Any], recoverer: Session
+) -> None:
     worker, first, late = overdue
     with sql.transaction(), other.transaction():
         sql("select from holdfast.job where id = %s for update", first.id)
@@ -66,7 +74,9 @@ def test_a_worker_that_leaves_and_a_recovery_of_its_overdue_job_do_not_wait_for_
     assert sql.state(first.id) == "pending"
 
 
-def test_a_recovery_of_an_overdue_job_does_not_wait_for_the_row_of_its_worker(sql, other, overdue, recoverer):
+def test_a_recovery_of_an_overdue_job_does_not_wait_for_the_row_of_its_worker(
+    sql: Session, other: Session, overdue: tuple[UUID, Any, Any], recoverer: Session
+) -> None:
     worker, first, late = overdue
     with other.transaction():
         other.value("heartbeat", worker=worker)
@@ -74,7 +84,9 @@ def test_a_recovery_of_an_overdue_job_does_not_wait_for_the_row_of_its_worker(sq
     assert (sql.state(first.id), sql.state(late.id)) == ("claimed", "pending")
 
 
-def test_a_cancel_waits_for_a_completion_under_way_and_is_told_who_won(sql, other, background):
+def test_a_cancel_waits_for_a_completion_under_way_and_is_told_who_won(
+    sql: Session, other: Session, background: Background
+) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     with sql.connection.transaction():
@@ -84,14 +96,16 @@ def test_a_cancel_waits_for_a_completion_under_way_and_is_told_who_won(sql, othe
     assert late() == "completed"
 
 
-def test_a_report_waits_for_a_wish_to_cancel_under_way_and_sees_it(sql, other, background):
+def test_a_report_waits_for_a_wish_to_cancel_under_way_and_sees_it(
+    sql: Session, other: Session, background: Background
+) -> None:
     for outcome, end in [("completed", "completed"), ("failed", "cancelled")]:
         job_id = sql.enqueue()
         job = sql.claim_one()
         sql.value("progress", id=job.id, lease=job.lease, percent=50)
         with sql.connection.transaction():
             assert sql.value("cancel", id=job_id) == "requested"
-            late = background(lambda job=job, outcome=outcome: other.finish([job], outcome))
+            late = background(partial(other.finish, [job], outcome))
             sql.until(lambda: sql.is_waiting(other))
         assert late() == []
         done = sql.job(job_id)
@@ -100,8 +114,8 @@ def test_a_report_waits_for_a_wish_to_cancel_under_way_and_sees_it(sql, other, b
 
 
 def test_progress_waits_for_a_completion_under_way_and_is_told_that_it_is_late(
-    sql, other, background, refused
-):
+    sql: Session, other: Session, background: Background, refused: Refused
+) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     with sql.connection.transaction():
@@ -113,7 +127,7 @@ def test_progress_waits_for_a_completion_under_way_and_is_told_that_it_is_late(
     assert sql("select from holdfast.running") == []
 
 
-def test_a_claim_steps_over_a_cancel_under_way(sql, other):
+def test_a_claim_steps_over_a_cancel_under_way(sql: Session, other: Session) -> None:
     job_id = sql.enqueue()
     with sql.connection.transaction():
         assert sql.value("cancel", id=job_id) == "cancelled"
@@ -121,7 +135,9 @@ def test_a_claim_steps_over_a_cancel_under_way(sql, other):
     assert other.claim() == []
 
 
-def test_the_same_report_twice_at_once_counts_once(sql, connect, together):
+def test_the_same_report_twice_at_once_counts_once(
+    sql: Session, connect: Connect, together: Together
+) -> None:
     sessions = [connect() for _ in range(4)]
     for outcome in ("completed", "failed", "released", "interrupted"):
         sql.enqueue_many(20, outcome)
@@ -132,7 +148,9 @@ def test_the_same_report_twice_at_once_counts_once(sql, connect, together):
     assert sql.one("select count(*) from holdfast.attempt_error") == 40
 
 
-def test_two_different_reports_at_once_have_one_winner(sql, connect, together):
+def test_two_different_reports_at_once_have_one_winner(
+    sql: Session, connect: Connect, together: Together
+) -> None:
     one, two = connect(), connect()
     for _ in range(ROUNDS):
         sql.enqueue()
@@ -147,8 +165,8 @@ def test_two_different_reports_at_once_have_one_winner(sql, connect, together):
 
 
 def test_finish_recover_cancel_and_progress_in_any_order_have_one_winner_and_never_deadlock(
-    connect, sql, together
-):
+    connect: Connect, sql: Session, together: Together
+) -> None:
     """Every job ends in exactly one place, and whoever was refused is not the one who won."""
     dice = random.Random(4)
     finisher, mixer, recoverer, canceller, keeper = (connect() for _ in range(5))
@@ -160,10 +178,10 @@ def test_finish_recover_cancel_and_progress_in_any_order_have_one_winner_and_nev
         jobs = sql.claim_all(worker=worker)
         outcomes = [dice.choice(["completed", "failed", "released", "snoozed", "interrupted"]) for _ in jobs]
 
-        def shuffled(jobs=jobs):
+        def shuffled(jobs: list[Any] = jobs) -> list[Any]:
             return dice.sample(jobs, len(jobs))
 
-        def mixed(jobs=jobs, outcomes=outcomes):
+        def mixed(jobs: list[Any] = jobs, outcomes: list[str] = outcomes) -> list[Any]:
             pairs = dice.sample(list(zip(jobs, outcomes, strict=True)), len(jobs))
             return mixer.rows(
                 "finish",
@@ -172,10 +190,10 @@ def test_finish_recover_cancel_and_progress_in_any_order_have_one_winner_and_nev
                 outcomes=[outcome for _, outcome in pairs],
             )
 
-        def cancel(jobs=jobs):
+        def cancel(jobs: list[Any] = jobs) -> list[Any]:
             return [canceller.value("cancel", id=job.id) for job in shuffled(jobs)[:10]]
 
-        def keep(jobs=jobs):
+        def keep(jobs: list[Any] = jobs) -> list[Any]:
             some = shuffled(jobs)
             return keeper.rows(
                 "progress_many",
@@ -212,7 +230,9 @@ def test_finish_recover_cancel_and_progress_in_any_order_have_one_winner_and_nev
         sql("delete from holdfast.running")
 
 
-def test_batches_in_opposite_orders_do_not_deadlock(sql, connect, together):
+def test_batches_in_opposite_orders_do_not_deadlock(
+    sql: Session, connect: Connect, together: Together
+) -> None:
     one, two, three = connect(), connect(), connect()
     for session in (one, two, three):
         session("set deadlock_timeout = '20ms'")
@@ -230,14 +250,16 @@ def test_batches_in_opposite_orders_do_not_deadlock(sql, connect, together):
             sql("delete from holdfast.job")
 
 
-def test_a_worker_that_leaves_while_it_is_recovered_neither_deadlocks_nor_loses_a_job(sql, connect, together):
+def test_a_worker_that_leaves_while_it_is_recovered_neither_deadlocks_nor_loses_a_job(
+    sql: Session, connect: Connect, together: Together
+) -> None:
     leaver, recoverer = connect(), connect()
     for _ in range(ROUNDS):
         worker = sql.value("register")
         ids = sql.enqueue_many(20)
         sql.claim_all(worker=worker)
 
-        def leave(worker=worker):
+        def leave(worker: UUID = worker) -> int:
             try:
                 return leaver.value("leave", worker=worker)
             except psycopg.Error as error:
@@ -254,7 +276,9 @@ def test_a_worker_that_leaves_while_it_is_recovered_neither_deadlocks_nor_loses_
         assert {sql.state(job_id) for job_id in ids} == {"completed"}
 
 
-def test_a_claim_under_way_when_its_worker_is_lost_is_recovered_at_the_next_look(sql, other):
+def test_a_claim_under_way_when_its_worker_is_lost_is_recovered_at_the_next_look(
+    sql: Session, other: Session
+) -> None:
     worker = sql.value("register")
     sql.enqueue_many(5)
     with other.connection.transaction():
@@ -264,7 +288,9 @@ def test_a_claim_under_way_when_its_worker_is_lost_is_recovered_at_the_next_look
     assert [sql.job(job.id).attempt for job in jobs] == [0] * 5
 
 
-def test_a_recovery_by_hand_waits_for_a_heartbeat_under_way(sql, other, background):
+def test_a_recovery_by_hand_waits_for_a_heartbeat_under_way(
+    sql: Session, other: Session, background: Background
+) -> None:
     worker = sql.value("register")
     sql.enqueue()
     job = sql.claim_one(worker=worker)
@@ -277,7 +303,9 @@ def test_a_recovery_by_hand_waits_for_a_heartbeat_under_way(sql, other, backgrou
     assert sql.finish([job]) == []
 
 
-def test_a_look_steps_over_a_worker_that_is_just_being_heard_of(sql, other, clock):
+def test_a_look_steps_over_a_worker_that_is_just_being_heard_of(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     worker = sql.value("register")
     sql.enqueue()
     sql.claim_one(worker=worker)
@@ -290,7 +318,9 @@ def test_a_look_steps_over_a_worker_that_is_just_being_heard_of(sql, other, cloc
     assert other.value("recover") == 1, "it was not heard of in the end"
 
 
-def test_a_heartbeat_waits_for_a_recovery_under_way_and_is_refused(sql, other, background, refused):
+def test_a_heartbeat_waits_for_a_recovery_under_way_and_is_refused(
+    sql: Session, other: Session, background: Background, refused: Refused
+) -> None:
     worker = sql.value("register")
     sql.enqueue()
     sql.claim_one(worker=worker)
@@ -302,7 +332,7 @@ def test_a_heartbeat_waits_for_a_recovery_under_way_and_is_refused(sql, other, b
         late()
 
 
-def test_a_report_does_not_wait_for_a_job_that_another_holds_by_now(sql, connect):
+def test_a_report_does_not_wait_for_a_job_that_another_holds_by_now(sql: Session, connect: Connect) -> None:
     sql.enqueue_many(2)
     stale, own = sql.claim()
     sql(

@@ -1,23 +1,32 @@
 """A worker that dies loses its jobs to others; one that lives never does, also not after an outage."""
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Connect, Refused, Session
+
+WorkerWith = Callable[..., tuple[UUID, list[Any]]]
+ClaimUnderWay = Callable[[UUID], tuple[Session, Any]]
 
 LEASE = 30
 
 
 @pytest.fixture
-def look(sql):
+def look(sql: Session) -> Callable[[], int]:
     """Recover as a duty does."""
     return lambda: sql.value("recover")
 
 
 @pytest.fixture
-def watch(sql, clock, look):
+def watch(sql: Session, clock: Clock, look: Callable[[], int]) -> Callable[..., int]:
     """Let time pass while somebody looks every few seconds, and these workers are heard of."""
 
-    def pass_time(seconds, *alive, every=5):
+    def pass_time(seconds: int, *alive: UUID, every: int = 5) -> int:
         recovered = 0
         for _ in range(seconds // every):
             clock.advance(seconds=every)
@@ -30,10 +39,12 @@ def watch(sql, clock, look):
 
 
 @pytest.fixture
-def worker_with(sql):
+def worker_with(sql: Session) -> WorkerWith:
     """Register a worker and let it claim; returns its id and its jobs."""
 
-    def make(amount=1, started=0, max_attempts=3, **options):
+    def make(
+        amount: int = 1, started: int = 0, max_attempts: int = 3, **options: Any
+    ) -> tuple[UUID, list[Any]]:
         sql.enqueue_many(amount, max_attempts=[max_attempts] * amount)
         worker = sql.value("register", **options)
         jobs = sql.claim_all(worker=worker)
@@ -45,11 +56,13 @@ def worker_with(sql):
     return make
 
 
-def status(sql, worker):
+def status(sql: Session, worker: UUID) -> str:
     return {row.id: row.status for row in sql.rows("list_workers")}[worker]
 
 
-def test_a_dead_worker_loses_its_jobs_within_the_lease_time(sql, watch, worker_with):
+def test_a_dead_worker_loses_its_jobs_within_the_lease_time(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     dead, jobs = worker_with(3)
     alive, kept = worker_with(2)
     watch(10, dead, alive)
@@ -62,13 +75,17 @@ def test_a_dead_worker_loses_its_jobs_within_the_lease_time(sql, watch, worker_w
     assert sql.one("select recovered from holdfast.worker where id = %s", dead) == 3
 
 
-def test_a_long_job_that_is_alive_keeps_its_lease_however_long_it_runs(sql, watch, worker_with):
+def test_a_long_job_that_is_alive_keeps_its_lease_however_long_it_runs(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     alive, (job,) = worker_with(1, started=1)
     assert watch(1800, alive, every=15) == 0
     assert sql.finish([job]) == []
 
 
-def test_at_a_first_death_no_attempt_counts(sql, watch, worker_with):
+def test_at_a_first_death_no_attempt_counts(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     _, jobs = worker_with(10, started=3, max_attempts=1)
     assert watch(60) == 10
     assert {(sql.state(job.id), sql.job(job.id).attempt) for job in jobs} == {("pending", 0)}
@@ -76,7 +93,9 @@ def test_at_a_first_death_no_attempt_counts(sql, watch, worker_with):
     assert sql("select from holdfast.running") == []
 
 
-def test_a_suspect_that_loses_its_worker_has_one_attempt_less(sql, watch, worker_with):
+def test_a_suspect_that_loses_its_worker_has_one_attempt_less(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     _, (job,) = worker_with(1, started=1)
     watch(60)
     sql.claim_one(worker=sql.value("register"))
@@ -86,7 +105,9 @@ def test_a_suspect_that_loses_its_worker_has_one_attempt_less(sql, watch, worker
     assert sql.job(job.id).last_error.startswith("lost:")
 
 
-def test_a_job_out_of_attempts_goes_to_the_dead_letters(sql, watch, worker_with):
+def test_a_job_out_of_attempts_goes_to_the_dead_letters(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     _, (job,) = worker_with(1, started=1, max_attempts=1)
     watch(60)
     sql.claim_one(worker=(worker := sql.value("register")))
@@ -99,7 +120,9 @@ def test_a_job_out_of_attempts_goes_to_the_dead_letters(sql, watch, worker_with)
     assert str(worker) in error.error
 
 
-def test_a_job_that_was_to_be_cancelled_is_cancelled(sql, watch, worker_with):
+def test_a_job_that_was_to_be_cancelled_is_cancelled(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     _, jobs = worker_with(2, started=1)
     for job in jobs:
         sql.value("cancel", id=job.id)
@@ -108,8 +131,8 @@ def test_a_job_that_was_to_be_cancelled_is_cancelled(sql, watch, worker_with):
 
 
 def test_after_an_outage_longer_than_the_lease_nobody_is_judged_until_a_lease_has_passed(
-    sql, watch, clock, look, worker_with
-):
+    sql: Session, watch: Callable[..., int], clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     alive, kept = worker_with(2)
     dead, lost = worker_with(2)
     watch(20, alive, dead)
@@ -124,8 +147,13 @@ def test_after_an_outage_longer_than_the_lease_nobody_is_judged_until_a_lease_ha
 
 @pytest.mark.parametrize("outage", [16, 40, 300, 86_400])
 def test_outages_that_follow_each_other_closely_judge_nobody_either(
-    sql, watch, clock, look, worker_with, outage
-):
+    sql: Session,
+    watch: Callable[..., int],
+    clock: Clock,
+    look: Callable[[], int],
+    worker_with: WorkerWith,
+    outage: int,
+) -> None:
     _, jobs = worker_with(1)
     watch(10, jobs[0].worker, every=1)
     for _ in range(5):
@@ -137,7 +165,9 @@ def test_outages_that_follow_each_other_closely_judge_nobody_either(
     assert sql.finish(jobs) == []
 
 
-def test_two_outages_with_a_single_look_between_them_judge_nobody(sql, watch, clock, look, worker_with):
+def test_two_outages_with_a_single_look_between_them_judge_nobody(
+    sql: Session, watch: Callable[..., int], clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     _, jobs = worker_with(1)
     watch(10, jobs[0].worker, every=1)
     for _ in range(2):
@@ -147,8 +177,8 @@ def test_two_outages_with_a_single_look_between_them_judge_nobody(sql, watch, cl
 
 
 def test_a_claim_that_stays_open_after_an_outage_keeps_nobody_from_looking(
-    sql, other, watch, clock, worker_with
-):
+    sql: Session, other: Session, watch: Callable[..., int], clock: Clock, worker_with: WorkerWith
+) -> None:
     consumer, _ = worker_with(1)
     dead, jobs = worker_with(1)
     watch(10, consumer, dead)
@@ -160,7 +190,9 @@ def test_a_claim_that_stays_open_after_an_outage_keeps_nobody_from_looking(
         assert sql.state(jobs[0].id) == "pending"
 
 
-def test_an_outage_is_measured_by_each_workers_own_lease(sql, watch, clock, look, worker_with):
+def test_an_outage_is_measured_by_each_workers_own_lease(
+    sql: Session, watch: Callable[..., int], clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     short, its = worker_with(1, lease_time="2 seconds")
     long, theirs = worker_with(1, lease_time="10 minutes")
     watch(5, short, long, every=1)
@@ -175,7 +207,9 @@ def test_an_outage_is_measured_by_each_workers_own_lease(sql, watch, clock, look
     assert (sql.state(its[0].id), sql.state(theirs[0].id)) == ("pending", "claimed")
 
 
-def test_a_clock_that_jumps_judges_nobody(sql, watch, clock, look, worker_with):
+def test_a_clock_that_jumps_judges_nobody(
+    sql: Session, watch: Callable[..., int], clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     _, jobs = worker_with(1)
     watch(10, jobs[0].worker)
     clock.advance(hours=-2)
@@ -189,8 +223,8 @@ def test_a_clock_that_jumps_judges_nobody(sql, watch, clock, look, worker_with):
 
 @pytest.mark.parametrize("every", [5, 60])
 def test_a_worker_that_died_before_the_clock_was_set_back_loses_its_jobs_all_the_same(
-    sql, watch, clock, worker_with, every
-):
+    sql: Session, watch: Callable[..., int], clock: Clock, worker_with: WorkerWith, every: int
+) -> None:
     dead, jobs = worker_with(1)
     alive, kept = worker_with(1)
     watch(4 * every, dead, alive, every=every)
@@ -201,7 +235,9 @@ def test_a_worker_that_died_before_the_clock_was_set_back_loses_its_jobs_all_the
     assert sql.finish(kept) == []
 
 
-def test_looks_from_cron_once_a_minute_recover_too(sql, watch, worker_with):
+def test_looks_from_cron_once_a_minute_recover_too(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     alive, kept = worker_with(1)
     dead, lost = worker_with(1)
     watch(180, alive, dead, every=60)
@@ -211,7 +247,14 @@ def test_looks_from_cron_once_a_minute_recover_too(sql, watch, worker_with):
 
 
 @pytest.mark.parametrize("began", [1, 20, 40, 55])
-def test_an_outage_between_looks_from_cron_judges_nobody(sql, clock, look, watch, worker_with, began):
+def test_an_outage_between_looks_from_cron_judges_nobody(
+    sql: Session,
+    clock: Clock,
+    look: Callable[[], int],
+    watch: Callable[..., int],
+    worker_with: WorkerWith,
+    began: int,
+) -> None:
     # The database goes away `began` seconds after a look and is back just in time for the next one.
     alive, jobs = worker_with(1)
     watch(240, alive, every=60)
@@ -225,7 +268,7 @@ def test_an_outage_between_looks_from_cron_judges_nobody(sql, clock, look, watch
     assert sql.finish(jobs) == []
 
 
-def test_by_hand_there_is_a_timeout_and_no_grace(sql, clock, worker_with):
+def test_by_hand_there_is_a_timeout_and_no_grace(sql: Session, clock: Clock, worker_with: WorkerWith) -> None:
     worker, jobs = worker_with(5)
     clock.advance(seconds=10)
     assert sql.value("recover", timeout="11 seconds") == 0
@@ -234,7 +277,7 @@ def test_by_hand_there_is_a_timeout_and_no_grace(sql, clock, worker_with):
     assert status(sql, worker) == "lost"
 
 
-def test_by_hand_everything_is_taken_back_in_one_call(sql):
+def test_by_hand_everything_is_taken_back_in_one_call(sql: Session) -> None:
     worker = sql.value("register")
     sql.enqueue_many(6000)
     sql.claim_all(worker=worker)
@@ -242,12 +285,12 @@ def test_by_hand_everything_is_taken_back_in_one_call(sql):
     assert sql.one("select count(*) from holdfast.job where state = 'pending' and attempt = 0") == 6000
 
 
-def test_a_negative_timeout_is_refused(sql, refused):
+def test_a_negative_timeout_is_refused(sql: Session, refused: Refused) -> None:
     with refused("HF008"):
         sql.value("recover", timeout="-1 second")
 
 
-def test_a_look_beside_another_does_nothing(sql, other, worker_with):
+def test_a_look_beside_another_does_nothing(sql: Session, other: Session, worker_with: WorkerWith) -> None:
     worker, _ = worker_with(2)
     sql("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
     with sql.connection.transaction():
@@ -256,7 +299,9 @@ def test_a_look_beside_another_does_nothing(sql, other, worker_with):
     assert status(sql, worker) == "lost"
 
 
-def test_recovered_jobs_keep_their_order_and_go_before_fresh_ones(sql, worker_with):
+def test_recovered_jobs_keep_their_order_and_go_before_fresh_ones(
+    sql: Session, worker_with: WorkerWith
+) -> None:
     worker, jobs = worker_with(20)
     fresh = sql.enqueue()
     sql.lose(worker)
@@ -267,14 +312,18 @@ def test_recovered_jobs_keep_their_order_and_go_before_fresh_ones(sql, worker_wi
     assert order == [job.id for job in jobs] + [fresh]
 
 
-def test_a_consumer_that_only_speaks_sql_is_recovered_and_can_renew(sql, watch):
+def test_a_consumer_that_only_speaks_sql_is_recovered_and_can_renew(
+    sql: Session, watch: Callable[..., int]
+) -> None:
     sql.enqueue_many(2)
     silent, renewing = sql.claim_one(), sql.claim_one()
     assert watch(60, renewing.worker) == 1
     assert (sql.state(silent.id), sql.state(renewing.id)) == ("pending", "claimed")
 
 
-def test_claiming_counts_as_a_sign_of_life(sql, clock, look, worker_with):
+def test_claiming_counts_as_a_sign_of_life(
+    sql: Session, clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     worker, _ = worker_with(1)
     for _ in range(30):
         clock.advance(seconds=11)
@@ -283,7 +332,9 @@ def test_claiming_counts_as_a_sign_of_life(sql, clock, look, worker_with):
     assert status(sql, worker) == "busy"
 
 
-def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(sql, clock, worker_with):
+def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(
+    sql: Session, clock: Clock, worker_with: WorkerWith
+) -> None:
     worker, jobs = worker_with(2, started=1)
     sql("delete from holdfast.worker where id = %s", worker)
     sql.value("upkeep")
@@ -294,7 +345,9 @@ def test_jobs_of_a_worker_without_a_row_are_swept_by_upkeep(sql, clock, worker_w
     assert sql("select job_id, deaths from holdfast.death") == [(jobs[0].id, 1)]
 
 
-def test_orphans_are_found_between_all_other_workers_and_these_are_left_alone(sql, clock, worker_with):
+def test_orphans_are_found_between_all_other_workers_and_these_are_left_alone(
+    sql: Session, clock: Clock, worker_with: WorkerWith
+) -> None:
     made = sorted(worker_with(1) for _ in range(7))
     orphans = [made[0], made[3], made[6]]
     sql("delete from holdfast.worker where id = any(%s)", [worker for worker, _ in orphans])
@@ -304,7 +357,9 @@ def test_orphans_are_found_between_all_other_workers_and_these_are_left_alone(sq
     assert states == ["pending", "claimed", "claimed", "pending", "claimed", "claimed", "pending"]
 
 
-def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
+def test_the_lease_time_is_the_workers_own(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     hasty, its = worker_with(1, lease_time=timedelta(seconds=10))
     slow, theirs = worker_with(1, lease_time=timedelta(minutes=5))
     watch(10, hasty, slow)
@@ -314,16 +369,18 @@ def test_the_lease_time_is_the_workers_own(sql, watch, worker_with):
     assert sql.state(theirs[0].id) == "pending"
 
 
-def test_very_many_jobs_of_a_lost_worker_are_taken_back_in_one_look(sql, watch, worker_with):
+def test_very_many_jobs_of_a_lost_worker_are_taken_back_in_one_look(
+    sql: Session, watch: Callable[..., int], worker_with: WorkerWith
+) -> None:
     worker_with(6000)
     assert watch(LEASE + 10) == 6000
 
 
 @pytest.fixture
-def claim_under_way(connect):
+def claim_under_way(connect: Connect) -> ClaimUnderWay:
     """Claim a job in a transaction that stays open."""
 
-    def claim(worker):
+    def claim(worker: UUID) -> tuple[Session, Any]:
         session = connect()
         session("set holdfast.notify = off")  # or it could not be prepared
         session("begin")
@@ -333,7 +390,7 @@ def claim_under_way(connect):
     return claim
 
 
-def end(sql, how, worker):
+def end(sql: Session, how: str, worker: UUID) -> None:
     """Let a worker end."""
     if how == "left":
         sql.value("leave", worker=worker)
@@ -347,8 +404,8 @@ ENDS = pytest.mark.parametrize("how", ["left", "lost"])
 
 @ENDS
 def test_a_claim_that_was_under_way_when_its_worker_ended_is_taken_back_whenever_it_commits(
-    sql, clock, look, claim_under_way, how
-):
+    sql: Session, clock: Clock, look: Callable[[], int], claim_under_way: ClaimUnderWay, how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     claiming, job = claim_under_way(worker)
@@ -363,7 +420,9 @@ def test_a_claim_that_was_under_way_when_its_worker_ended_is_taken_back_whenever
 
 
 @ENDS
-def test_such_a_claim_does_not_wait_for_others_that_stay_open(sql, other, look, claim_under_way, how):
+def test_such_a_claim_does_not_wait_for_others_that_stay_open(
+    sql: Session, other: Session, look: Callable[[], int], claim_under_way: ClaimUnderWay, how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     other("begin")
@@ -379,8 +438,8 @@ def test_such_a_claim_does_not_wait_for_others_that_stay_open(sql, other, look, 
 
 @ENDS
 def test_what_was_claimed_just_before_the_first_look_is_found_beside_a_transaction_that_stays_open(
-    sql, other, look, claim_under_way, how
-):
+    sql: Session, other: Session, look: Callable[[], int], claim_under_way: ClaimUnderWay, how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     claiming, job = claim_under_way(worker)
@@ -395,8 +454,8 @@ def test_what_was_claimed_just_before_the_first_look_is_found_beside_a_transacti
 
 @ENDS
 def test_a_prepared_claim_is_taken_back_too_although_a_restart_gives_it_another_name(
-    sql, look, claim_under_way, how
-):
+    sql: Session, look: Callable[[], int], claim_under_way: ClaimUnderWay, how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     claiming, job = claim_under_way(worker)
@@ -412,8 +471,8 @@ def test_a_prepared_claim_is_taken_back_too_although_a_restart_gives_it_another_
 
 
 def test_a_job_of_a_lost_worker_that_somebody_has_locked_is_not_forgotten(
-    sql, other, clock, look, worker_with
-):
+    sql: Session, other: Session, clock: Clock, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     worker, (job,) = worker_with(1)
     with other.connection.transaction():
         other("select from holdfast.job where id = %s for update", job.id)
@@ -425,7 +484,9 @@ def test_a_job_of_a_lost_worker_that_somebody_has_locked_is_not_forgotten(
     assert sql.state(job.id) == "pending"
 
 
-def test_very_many_locked_jobs_do_not_stand_in_the_way_of_others(sql, other, look, worker_with):
+def test_very_many_locked_jobs_do_not_stand_in_the_way_of_others(
+    sql: Session, other: Session, look: Callable[[], int], worker_with: WorkerWith
+) -> None:
     worker, _ = worker_with(5200)
     with other.connection.transaction():
         other("select from holdfast.job order by ctid limit 5100 for update")
@@ -433,12 +494,14 @@ def test_very_many_locked_jobs_do_not_stand_in_the_way_of_others(sql, other, loo
     assert look() + look() == 5100  # a look ends after a second, and the next one goes on
 
 
-def awaited(sql, worker) -> list[str] | None:
+def awaited(sql: Session, worker: UUID) -> list[str] | None:
     return sql.one("select awaits from holdfast.worker where id = %s", worker)
 
 
 @ENDS
-def test_those_who_come_after_the_end_are_not_awaited(sql, other, look, claim_under_way, how):
+def test_those_who_come_after_the_end_are_not_awaited(
+    sql: Session, other: Session, look: Callable[[], int], claim_under_way: ClaimUnderWay, how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     claiming, _ = claim_under_way(worker)
@@ -453,14 +516,18 @@ def test_those_who_come_after_the_end_are_not_awaited(sql, other, look, claim_un
 
 
 @ENDS
-def test_a_long_transaction_is_awaited_without_looking_again_and_again(sql, other, look, how):
+def test_a_long_transaction_is_awaited_without_looking_again_and_again(
+    sql: Session, other: Session, look: Callable[[], int], how: str
+) -> None:
     worker = sql.value("register")
     other("begin")
     other.enqueue("other")
     end(sql, how, worker)
     look()
     look()
-    (name,) = awaited(sql, worker)
+    waited_for = awaited(sql, worker)
+    assert waited_for
+    (name,) = waited_for
     assert [look(), look()] == [0, 0]
     assert awaited(sql, worker) == [name]
     other("rollback")
@@ -469,7 +536,9 @@ def test_a_long_transaction_is_awaited_without_looking_again_and_again(sql, othe
 
 
 @ENDS
-def test_an_end_that_is_not_yet_committed_is_not_the_last_word(sql, other, look, how):
+def test_an_end_that_is_not_yet_committed_is_not_the_last_word(
+    sql: Session, other: Session, look: Callable[[], int], how: str
+) -> None:
     sql.enqueue()
     worker = sql.value("register")
     with sql.connection.transaction():
@@ -483,7 +552,9 @@ def test_an_end_that_is_not_yet_committed_is_not_the_last_word(sql, other, look,
     assert sql.state(job.id) == "pending"
 
 
-def test_a_claim_has_its_lock_before_it_asks_for_its_worker(sql, other, connect, background, clock, refused):
+def test_a_claim_has_its_lock_before_it_asks_for_its_worker(
+    sql: Session, other: Session, connect: Connect, background: Background, clock: Clock, refused: Refused
+) -> None:
     """What the proof in look_after_gone() rests upon."""
     sql.enqueue()
     worker = sql.value("register")
@@ -500,8 +571,8 @@ def test_a_claim_has_its_lock_before_it_asks_for_its_worker(sql, other, connect,
 
 
 def test_a_worker_that_was_gone_for_a_day_is_looked_after_once_more_before_it_is_forgotten(
-    sql, clock, worker_with
-):
+    sql: Session, clock: Clock, worker_with: WorkerWith
+) -> None:
     worker, (job,) = worker_with(1)
     sql("update holdfast.worker set left_at = holdfast.clock(), awaits = '{}' where id = %s", worker)
     clock.advance(hours=23)

@@ -1,21 +1,29 @@
 """A scheduled job can be given another time; any other is refused, and stays as it is."""
 
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Refused, Session
+
+Now = Callable[[], datetime]
+
 
 @pytest.fixture
-def now(sql):
+def now(sql: Session) -> Now:
     return lambda: sql.one("select holdfast.clock()")
 
 
-def pending(sql):
+def pending(sql: Session) -> list[UUID]:
     sql.value("promote")
     return [row.id for row in sql.rows("list_jobs", state="pending")]
 
 
-def test_a_later_time_is_waited_for(sql, clock):
+def test_a_later_time_is_waited_for(sql: Session, clock: Clock) -> None:
     job = sql.enqueue(delay="1 hour")
     due = sql.value("reschedule", id=job, delay="3 hours")
     assert sql.job(job).run_at == due
@@ -25,7 +33,7 @@ def test_a_later_time_is_waited_for(sql, clock):
     assert pending(sql) == [job]
 
 
-def test_an_earlier_time_is_kept(sql, clock, now):
+def test_an_earlier_time_is_kept(sql: Session, clock: Clock, now: Now) -> None:
     sql.enqueue(delay="1 hour")
     clock.advance(minutes=90)
     pending(sql)
@@ -36,13 +44,13 @@ def test_an_earlier_time_is_kept(sql, clock, now):
     assert job in pending(sql)
 
 
-def test_a_time_that_has_come_makes_it_pending(sql, now):
+def test_a_time_that_has_come_makes_it_pending(sql: Session, now: Now) -> None:
     job = sql.enqueue(delay="1 hour")
     assert sql.value("reschedule", id=job, run_at=now() - timedelta(days=1)) <= now()
     assert sql.job(job).state == "pending"
 
 
-def test_a_backoff_can_be_cut_short_or_drawn_out(sql, clock):
+def test_a_backoff_can_be_cut_short_or_drawn_out(sql: Session, clock: Clock) -> None:
     job = sql.enqueue()
     sql.finish(sql.claim(), "failed", errors=["no"])
     sql.value("reschedule", id=job, delay="2 days")
@@ -53,7 +61,7 @@ def test_a_backoff_can_be_cut_short_or_drawn_out(sql, clock):
     assert pending(sql) == [job]
 
 
-def test_a_job_that_does_not_wait_for_its_time_is_refused(sql, refused):
+def test_a_job_that_does_not_wait_for_its_time_is_refused(sql: Session, refused: Refused) -> None:
     job = sql.enqueue()
     with refused("HF010") as error:
         sql.value("reschedule", id=job, delay="1 hour")
@@ -61,7 +69,7 @@ def test_a_job_that_does_not_wait_for_its_time_is_refused(sql, refused):
     assert sql.job(job).state == "pending"
 
 
-def test_a_job_that_there_is_not_is_refused(sql, refused):
+def test_a_job_that_there_is_not_is_refused(sql: Session, refused: Refused) -> None:
     with refused("HF002"):
         sql.value("reschedule", id="01890a5d-ac96-774b-bcce-b302099a8057", delay="1 hour")
 
@@ -76,7 +84,7 @@ def test_a_job_that_there_is_not_is_refused(sql, refused):
         {"run_at": "2050-01-01Z", "delay": "1 s"},
     ],
 )
-def test_a_time_that_is_none_is_refused(sql, refused, times):
+def test_a_time_that_is_none_is_refused(sql: Session, refused: Refused, times: dict[str, Any]) -> None:
     job = sql.enqueue(delay="1 hour")
     before = sql.job(job).run_at
     with refused("HF008"):
@@ -84,7 +92,7 @@ def test_a_time_that_is_none_is_refused(sql, refused, times):
     assert sql.job(job).run_at == before
 
 
-def test_who_did_it_is_written_down(sql):
+def test_who_did_it_is_written_down(sql: Session) -> None:
     job = sql.enqueue(delay="1 hour")
     sql.value("reschedule", id=job, delay="2 hours")
     assert sql("select action, target from holdfast.audit order by at desc limit 1") == [
@@ -92,7 +100,9 @@ def test_who_did_it_is_written_down(sql):
     ]
 
 
-def test_a_time_that_passes_while_the_job_is_locked_has_come(sql, other, clock, background, now):
+def test_a_time_that_passes_while_the_job_is_locked_has_come(
+    sql: Session, other: Session, clock: Clock, background: Background, now: Now
+) -> None:
     job = sql.enqueue(delay="1 hour")
     soon = now() + timedelta(minutes=1)
     with other.transaction():
@@ -104,7 +114,7 @@ def test_a_time_that_passes_while_the_job_is_locked_has_come(sql, other, clock, 
     assert sql.state(job) == "pending"
 
 
-def test_who_is_hurried_is_due_now(sql, now):
+def test_who_is_hurried_is_due_now(sql: Session, now: Now) -> None:
     job = sql.enqueue(delay="1 hour")
     sql.value("run_now", id=job)
     assert sql.job(job).run_at <= now()

@@ -1,29 +1,36 @@
 """Retention: what has ended goes when its queue says so, and nothing else ever does."""
 
 import json
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.sql.sessions import copied_database
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Refused, Session, Together, copied_database
+
+Configure = Callable[..., list[Any]]
+Done = Callable[..., list[UUID]]
 
 
 @pytest.fixture
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     with copied_database(holdfast_server, holdfast_template) as dsn:
         yield dsn
 
 
 @pytest.fixture
-def configure(sql):
+def configure(sql: Session) -> Configure:
     return lambda queue, **settings: sql.rows("configure", queue=queue, settings=json.dumps(settings))
 
 
 @pytest.fixture
-def done(sql):
+def done(sql: Session) -> Done:
     """Run jobs of a queue through; their ids."""
 
-    def make(queue, amount=1, *, events=True):
+    def make(queue: str, amount: int = 1, *, events: bool = True) -> list[UUID]:
         sql.enqueue_many(amount, queues=[queue] * amount)
         jobs = sql.claim_all(queues=[queue])
         assert len(jobs) == amount
@@ -37,10 +44,10 @@ def done(sql):
 
 
 @pytest.fixture
-def dead(sql):
+def dead(sql: Session) -> Callable[[str], UUID]:
     """A dead letter with errors and a step; its id."""
 
-    def make(queue):
+    def make(queue: str) -> UUID:
         sql.enqueue(queue=queue, max_attempts=1)
         job = sql.claim_one(queues=[queue])
         sql.value("keep_step", id=job.id, lease=job.lease, name="one")
@@ -51,12 +58,12 @@ def dead(sql):
     return make
 
 
-def sweep(sql) -> None:
+def sweep(sql: Session) -> None:
     while sql.value("sweep"):
         pass
 
 
-def kept(sql, table="finished") -> dict[str, int]:
+def kept(sql: Session, table: str = "finished") -> dict[str, int]:
     return dict(sql(f"select queue, count(*) from holdfast.{table} group by queue order by queue"))
 
 
@@ -72,7 +79,7 @@ TRACES = {
 }
 
 
-def traces(sql, job_id) -> set[str]:
+def traces(sql: Session, job_id: UUID | str) -> set[str]:
     """The tables that still know a job."""
     return {
         table
@@ -81,7 +88,9 @@ def traces(sql, job_id) -> set[str]:
     }
 
 
-def test_each_queue_keeps_its_jobs_for_its_own_time(sql, done, configure, clock):
+def test_each_queue_keeps_its_jobs_for_its_own_time(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("short", retention="7 days")
     configure("long", retention="90 days")
     clock.advance(days=1)
@@ -106,7 +115,9 @@ def test_each_queue_keeps_its_jobs_for_its_own_time(sql, done, configure, clock)
     assert kept(sql) == kept(sql, "event") == {}
 
 
-def test_a_queue_that_keeps_nothing_is_cleared_within_two_minutes(sql, done, configure, clock):
+def test_a_queue_that_keeps_nothing_is_cleared_within_two_minutes(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("gone", retention=0)
     for days in (0, 1):  # in the default partition, and in one of a day
         clock.advance(days=days)
@@ -121,13 +132,13 @@ def test_a_queue_that_keeps_nothing_is_cleared_within_two_minutes(sql, done, con
 
 
 def test_a_large_partition_is_searched_at_its_end_and_the_rest_of_it_little_by_little(
-    sql, done, configure, clock
-):
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     clock.advance(days=1)
     configure("gone", retention=0)
     day = sql.one("select to_char(holdfast.clock() at time zone 'UTC', 'YYYYMMDD')")
 
-    def fill(queue, rows):
+    def fill(queue: str, rows: int) -> None:
         """Finished jobs, two to a block."""
         sql(
             f"insert into holdfast.finished_{day} (id, queue, priority, task, payload, state, attempt, "
@@ -165,7 +176,7 @@ def test_a_large_partition_is_searched_at_its_end_and_the_rest_of_it_little_by_l
     assert kept(sql) == {"other": 4_199}
 
 
-def test_without_a_shorter_retention_nothing_is_searched(sql, done, clock):
+def test_without_a_shorter_retention_nothing_is_searched(sql: Session, done: Done, clock: Clock) -> None:
     clock.advance(days=1)
     done("mail")
     sweep(sql)
@@ -178,8 +189,8 @@ def test_without_a_shorter_retention_nothing_is_searched(sql, done, clock):
 
 
 def test_a_shorter_retention_holds_for_what_is_there_already_and_a_longer_one_too(
-    sql, done, configure, clock
-):
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     clock.advance(days=1)
     done("mail")
     done("other")
@@ -196,7 +207,9 @@ def test_a_shorter_retention_holds_for_what_is_there_already_and_a_longer_one_to
     assert kept(sql) == {}
 
 
-def test_dead_letters_have_a_longer_time_of_their_own(sql, dead, configure, clock):
+def test_dead_letters_have_a_longer_time_of_their_own(
+    sql: Session, dead: Callable[[str], UUID], configure: Configure, clock: Clock
+) -> None:
     configure("mail", dead_retention="10 days")
     configure("never", dead_retention="forever", retention=0)
     ids = {queue: dead(queue) for queue in ("mail", "never", "other")}
@@ -218,7 +231,7 @@ def test_dead_letters_have_a_longer_time_of_their_own(sql, dead, configure, cloc
     assert sql.value("replay", id=ids["never"]) == "pending"
 
 
-def test_many_dead_letters_go_a_batch_at_a_time(sql, configure, clock):
+def test_many_dead_letters_go_a_batch_at_a_time(sql: Session, configure: Configure, clock: Clock) -> None:
     sql(
         "insert into holdfast.dead_letter (id, queue, priority, task, payload, attempt, max_attempts, "
         "created_at, died_at) select gen_random_uuid(), 'q' || n %% 3, 1, 't', '{}', 1, 1, holdfast.clock(), "
@@ -244,7 +257,9 @@ def test_many_dead_letters_go_a_batch_at_a_time(sql, configure, clock):
 
 
 @pytest.mark.parametrize("disposal", ["drop", "archive", "export"])
-def test_nothing_unfinished_is_ever_touched(sql, configure, dead, clock, disposal):
+def test_nothing_unfinished_is_ever_touched(
+    sql: Session, configure: Configure, dead: Callable[[str], UUID], clock: Clock, disposal: str
+) -> None:
     """Every live state, with years gone by and retentions of nothing."""
     configure("*", retention=0, dead_retention=0, disposal=disposal)
     claimed, running, returned = sql.enqueue_many(3)
@@ -276,7 +291,9 @@ def test_nothing_unfinished_is_ever_touched(sql, configure, dead, clock, disposa
     assert len(sql.rows("job_errors", id=returned)) == 1
 
 
-def test_events_outlive_the_retention_of_their_queue_as_long_as_their_job_lives(sql, configure, clock):
+def test_events_outlive_the_retention_of_their_queue_as_long_as_their_job_lives(
+    sql: Session, configure: Configure, clock: Clock
+) -> None:
     configure("mail", retention="1 hour")
     ended, lives = sql.enqueue_many(2, queues=["mail"] * 2)
     worker = sql.value("register", lease_time="1 day")
@@ -290,7 +307,9 @@ def test_events_outlive_the_retention_of_their_queue_as_long_as_their_job_lives(
     assert sql("select distinct job_id from holdfast.event") == [(lives,)]
 
 
-def test_what_an_id_was_used_for_again_is_not_taken_along(sql, done, configure, clock):
+def test_what_an_id_was_used_for_again_is_not_taken_along(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("gone", retention=0)
     again = "0190b7f2-7f0e-7d7e-8d0a-3f1f6f3a0001"
     sql.enqueue(queue="gone", id=again)
@@ -307,8 +326,8 @@ def test_what_an_id_was_used_for_again_is_not_taken_along(sql, done, configure, 
 
 @pytest.mark.parametrize("table", ["finished", "event"])
 def test_an_archive_of_an_earlier_release_takes_the_columns_of_a_later_one(
-    sql, done, configure, clock, table
-):
+    sql: Session, done: Done, configure: Configure, clock: Clock, table: str
+) -> None:
     archive = f"holdfast_archive.{table}_default"
     configure("*", disposal="archive")
     done("mail")
@@ -334,7 +353,9 @@ def test_an_archive_of_an_earlier_release_takes_the_columns_of_a_later_one(
     assert sql.one(collation, archive, "shift") == '"C"'
 
 
-def test_an_archived_day_is_moved_under_its_name_and_never_touched_again(sql, done, configure, clock):
+def test_an_archived_day_is_moved_under_its_name_and_never_touched_again(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("*", disposal="archive")
     (first,) = done("mail")  # in the default partition
     clock.advance(days=1)
@@ -363,7 +384,9 @@ def test_an_archived_day_is_moved_under_its_name_and_never_touched_again(sql, do
     assert sql.one("select has_schema_privilege('public', 'holdfast_archive', 'usage')") is False
 
 
-def test_a_day_that_is_to_be_exported_waits_for_it(sql, done, configure, clock, refused):
+def test_a_day_that_is_to_be_exported_waits_for_it(
+    sql: Session, done: Done, configure: Configure, clock: Clock, refused: Refused
+) -> None:
     configure("*", disposal="export")
     done("mail", 2)
     clock.advance(days=1)
@@ -400,7 +423,9 @@ def test_a_day_that_is_to_be_exported_waits_for_it(sql, done, configure, clock, 
     assert [row.target for row in sql.rows("audit_log", action="export")] == ["finished_default", ours]
 
 
-def test_a_day_is_not_exported_while_somebody_has_yet_to_commit_to_it(sql, other, done, configure, clock):
+def test_a_day_is_not_exported_while_somebody_has_yet_to_commit_to_it(
+    sql: Session, other: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("*", retention="1 hour", disposal="export")
     sql.value("upkeep")
     clock.advance(days=1)
@@ -420,7 +445,9 @@ def test_a_day_is_not_exported_while_somebody_has_yet_to_commit_to_it(sql, other
     assert exported == 2
 
 
-def test_partitions_are_listed_with_what_comes_of_them(sql, done, configure, clock):
+def test_partitions_are_listed_with_what_comes_of_them(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     clock.advance(days=1)
     day = sql.one("select (holdfast.clock() at time zone 'UTC')::date")
     done("mail", 5)
@@ -435,7 +462,9 @@ def test_partitions_are_listed_with_what_comes_of_them(sql, done, configure, clo
     assert {row.fate for row in sql.rows("list_partitions")} == {"keep", "row by row"}
 
 
-def test_a_report_that_reads_makes_neither_a_sweep_nor_a_finish_wait(sql, other, done, configure, clock):
+def test_a_report_that_reads_makes_neither_a_sweep_nor_a_finish_wait(
+    sql: Session, other: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     clock.advance(days=1)
     configure("*", disposal="archive", retention="10 days")
     configure("gone", retention=0)
@@ -454,7 +483,9 @@ def test_a_report_that_reads_makes_neither_a_sweep_nor_a_finish_wait(sql, other,
     assert sql.one(f"select count(*) from holdfast_archive.finished_{day}") == 1
 
 
-def test_a_fleet_sweeps_once_in_a_while(sql, other, done, configure, clock):
+def test_a_fleet_sweeps_once_in_a_while(
+    sql: Session, other: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
     configure("gone", retention=0)
     sweep(sql)
     done("gone")
@@ -468,19 +499,19 @@ def test_a_fleet_sweeps_once_in_a_while(sql, other, done, configure, clock):
 
 
 def test_sweeps_and_finishes_beside_each_other_lose_and_hinder_nothing(
-    sql, connect, configure, together, clock
-):
+    sql: Session, connect: Connect, configure: Configure, together: Together, clock: Clock
+) -> None:
     configure("gone", retention=0)
     configure("long", retention="90 days")
     finisher, keeper = connect(), connect()
 
-    def finish():
+    def finish() -> None:
         for _ in range(20):
             for queue in ("gone", "long"):
                 finisher.enqueue_many(20, queues=[queue] * 20)
                 assert finisher.finish(finisher.claim_all(queues=[queue])) == []
 
-    def keep():
+    def keep() -> None:
         for _ in range(20):
             clock.advance(minutes=3)
             keeper.value("sweep")

@@ -5,13 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import schema
 from tests.sql.roles import KINDS, let_in, login
-from tests.sql.sessions import Session, copied_database
+from tests.sql.sessions import Refused, Session, Together, copied_database
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "operations" / "security.md"
@@ -48,7 +49,7 @@ def promised() -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def with_roles(database) -> Iterator[dict[str, str]]:
+def with_roles(database: tuple[str, psycopg.Connection[Any]]) -> Iterator[dict[str, str]]:
     """The DSN of a login of each kind, and of a stranger."""
     dsn, connection = database
     let_in(dsn)
@@ -61,7 +62,7 @@ def with_roles(database) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture
-def connected(with_roles, sql) -> Iterator[dict[str, Session]]:
+def connected(with_roles: dict[str, str], sql: Session) -> Iterator[dict[str, Session]]:
     """A session of each kind."""
     with ExitStack() as stack:
         yield {
@@ -92,7 +93,9 @@ def is_refused(session: Session, query: str) -> bool:
     return False
 
 
-def test_every_role_can_call_what_the_guide_says_and_no_other_function(sql, connected):
+def test_every_role_can_call_what_the_guide_says_and_no_other_function(
+    sql: Session, connected: dict[str, Session]
+) -> None:
     rights = promised()
     functions = sql(FUNCTIONS)
     wrong = []
@@ -117,7 +120,9 @@ def test_every_role_can_call_what_the_guide_says_and_no_other_function(sql, conn
     assert rights.keys() <= {name for name, *_ in functions} | views
 
 
-def test_every_role_can_read_what_the_guide_says_and_no_table(sql, connected):
+def test_every_role_can_read_what_the_guide_says_and_no_table(
+    sql: Session, connected: dict[str, Session]
+) -> None:
     rights = promised()
     relations = sql(
         "select relname, relkind = 'v' from pg_class "
@@ -132,7 +137,9 @@ def test_every_role_can_read_what_the_guide_says_and_no_table(sql, connected):
     assert wrong == []
 
 
-def test_no_role_has_a_right_on_a_table_but_a_producer_on_the_columns_that_a_copy_names(sql, with_roles):
+def test_no_role_has_a_right_on_a_table_but_a_producer_on_the_columns_that_a_copy_names(
+    sql: Session, with_roles: dict[str, str]
+) -> None:
     found = sql(
         "select r.rolname, c.relname, a.attname, p.privilege "
         "from pg_roles r, pg_class c join pg_attribute a on a.attrelid = c.oid and a.attnum > 0, "
@@ -153,9 +160,9 @@ def test_no_role_has_a_right_on_a_table_but_a_producer_on_the_columns_that_a_cop
     assert others == [("holdfast_producer", "job_seq")]
 
 
-def test_every_public_function_is_somebodys_and_the_guide_and_the_data_say_the_same(sql):
+def test_every_public_function_is_somebodys_and_the_guide_and_the_data_say_the_same(sql: Session) -> None:
     source = (ROOT / "docs" / "generate_reference.py").read_text(encoding="utf-8")
-    groups: dict = {}
+    groups: dict[Any, Any] = {}
     exec(source[source.index("GROUPS = {") : source.index("\nFUNCTIONS = ")], groups)
     public = {name for names in groups["GROUPS"].values() for name in names.split()}
     written = {name for (name,) in sql("select name from holdfast.role_rights() where kind = 'function'")}
@@ -168,7 +175,7 @@ def test_every_public_function_is_somebodys_and_the_guide_and_the_data_say_the_s
     assert rights == data
 
 
-def test_every_function_is_the_owners_and_safe_to_call(sql):
+def test_every_function_is_the_owners_and_safe_to_call(sql: Session) -> None:
     owner = sql.one("select relowner from pg_class where oid = 'holdfast.job'::regclass")
     wrong = sql(
         "select p.oid::regprocedure::text from pg_proc p where p.pronamespace = 'holdfast'::regnamespace "
@@ -186,7 +193,7 @@ def test_every_function_is_the_owners_and_safe_to_call(sql):
     assert {name for (name,) in open_to_roles} <= {"clock", "new_id", "channel", "stat_bounds"}
 
 
-def test_no_statement_is_made_of_names_that_are_not_quoted(sql):
+def test_no_statement_is_made_of_names_that_are_not_quoted(sql: Session) -> None:
     bodies = sql(
         "select p.proname, p.prosrc from pg_proc p "
         "where p.pronamespace = 'holdfast'::regnamespace and p.prosrc ~* '\\mexecute\\M'"
@@ -200,7 +207,9 @@ def test_no_statement_is_made_of_names_that_are_not_quoted(sql):
                 assert re.fullmatch(r"(?:[^%]|%(?:\d\$)?[IL])*", template[1]), f"{name}: {template[1]}"
 
 
-def test_a_producer_enqueues_in_bulk_by_copy_and_only_what_it_may_say(sql, connected, refused):
+def test_a_producer_enqueues_in_bulk_by_copy_and_only_what_it_may_say(
+    sql: Session, connected: dict[str, Session], refused: Refused
+) -> None:
     producer = connected["producer"]
     ((lane_id, _, may_copy, _),) = producer("select * from holdfast.places('{t}', '{bulk}', '{100}')")
     assert may_copy
@@ -221,7 +230,9 @@ def test_a_producer_enqueues_in_bulk_by_copy_and_only_what_it_may_say(sql, conne
             producer(f"insert into holdfast.job (lane_id, task, {column}) values ({lane_id}, 't', {value})")
 
 
-def test_a_worker_declares_what_its_code_says_and_does_not_undo_an_operator(connected, refused):
+def test_a_worker_declares_what_its_code_says_and_does_not_undo_an_operator(
+    connected: dict[str, Session], refused: Refused
+) -> None:
     worker, operator = connected["worker"], connected["operator"]
     worker.value("declare_retry_policy", task="t", max_attempts=7)
     operator.value("set_retry_policy", task="t", max_attempts=2)
@@ -231,7 +242,9 @@ def test_a_worker_declares_what_its_code_says_and_does_not_undo_an_operator(conn
         worker.value("set_retry_policy", task="t", max_attempts=9)
 
 
-def test_what_is_made_anew_keeps_its_rights_and_strange_ones_go(database, sql, with_roles):
+def test_what_is_made_anew_keeps_its_rights_and_strange_ones_go(
+    database: tuple[str, psycopg.Connection[Any]], sql: Session, with_roles: dict[str, str]
+) -> None:
     _, connection = database
     signature = sql.one("select 'holdfast.stats'::regproc::regprocedure::text")
     sql(f"revoke execute on function {signature} from holdfast_viewer")
@@ -248,23 +261,25 @@ def test_what_is_made_anew_keeps_its_rights_and_strange_ones_go(database, sql, w
     assert not sql.one("select has_column_privilege('holdfast_producer', 'holdfast.job', 'state', 'insert')")
 
 
-def test_roles_are_only_let_in_where_that_was_asked_for(holdfast_server, holdfast_template, with_roles):
+def test_roles_are_only_let_in_where_that_was_asked_for(
+    holdfast_server: str, holdfast_template: str, with_roles: dict[str, str]
+) -> None:
     with (
         copied_database(holdfast_server, holdfast_template) as dsn,
         psycopg.connect(dsn, autocommit=True) as other,
     ):
         other.execute("update holdfast.migration set checksum = 'old' where name = 'roles'")
         assert schema.apply(other) == ["roles"]
-        (allowed,) = other.execute(
+        ((allowed,),) = other.execute(
             "select count(*) from pg_proc p where p.pronamespace = 'holdfast'::regnamespace "
             "and has_function_privilege('holdfast_worker', p.oid, 'execute') and p.proname <> 'clock'"
-        ).fetchone()
+        ).fetchall()
         assert allowed == 0
 
 
 def test_several_databases_may_make_the_roles_at_the_same_time(
-    sql, holdfast_server, holdfast_template, together
-):
+    sql: Session, holdfast_server: str, holdfast_template: str, together: Together
+) -> None:
     """Roles that the cluster does not have yet, made by three databases at once, again and again."""
     body = sql.one("select prosrc from pg_proc where proname = 'create_roles'")
     prefixes = [f"hf_{sql.pid}_{number}_" for number in range(5)]
@@ -284,7 +299,9 @@ def test_several_databases_may_make_the_roles_at_the_same_time(
         assert sql.one("select count(*) from pg_roles where rolname like %s", f"hf_{sql.pid}_%") == 20
 
 
-def test_an_owner_who_may_not_create_roles_is_told_what_a_dba_must_run(sql, refused):
+def test_an_owner_who_may_not_create_roles_is_told_what_a_dba_must_run(
+    sql: Session, refused: Refused
+) -> None:
     body = sql.one("select prosrc from pg_proc where proname = 'create_roles'")
     name = f"hf_test_{sql.pid}"
     sql(f"create role {name}")

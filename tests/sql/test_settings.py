@@ -1,16 +1,24 @@
 """Settings: checked, changed at run time, written to the audit log, and read whenever they are needed."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Refused, Session
+
+Configure = Callable[..., dict[str, tuple[Any, Any]]]
+Shown = Callable[[str], dict[str, tuple[Any, Any]]]
+
 
 @pytest.fixture
-def configure(sql):
+def configure(sql: Session) -> Configure:
     """Change settings; what has changed, by name."""
 
-    def change(queue, **settings):
+    def change(queue: str, **settings: Any) -> dict[str, tuple[Any, Any]]:
         rows = sql.rows("configure", queue=queue, settings=json.dumps(settings))
         return {row.name: (row.before, row.after) for row in rows}
 
@@ -18,12 +26,14 @@ def configure(sql):
 
 
 @pytest.fixture
-def shown(sql):
+def shown(sql: Session) -> Shown:
     """The settings of a queue: `shown("mail")["retention"]` is the value, and whether it is its own."""
     return lambda queue: {row.name: (row.value, row.own) for row in sql.rows("settings", queue=queue)}
 
 
-def test_a_queue_has_its_own_value_or_the_default_of_all(sql, configure, shown):
+def test_a_queue_has_its_own_value_or_the_default_of_all(
+    sql: Session, configure: Configure, shown: Shown
+) -> None:
     assert shown("mail")["retention"] == ("30 days", False)
     assert configure("mail", retention="7 days", max_attempts=5) == {
         "max_attempts": (None, 5),
@@ -39,7 +49,9 @@ def test_a_queue_has_its_own_value_or_the_default_of_all(sql, configure, shown):
     assert shown("mail")["max_attempts"] == (5, True)
 
 
-def test_every_column_that_may_be_set_is_a_setting_and_after_an_install_none_is_changed(sql, shown):
+def test_every_column_that_may_be_set_is_a_setting_and_after_an_install_none_is_changed(
+    sql: Session, shown: Shown
+) -> None:
     columns = sql(
         "select attname from pg_attribute where attrelid = 'holdfast.queue'::regclass and attnum > 0 "
         "and not attisdropped and attname not in ('name', 'paused_at')"
@@ -50,7 +62,9 @@ def test_every_column_that_may_be_set_is_a_setting_and_after_an_install_none_is_
     assert all(row.meaning for row in sql.rows("settings"))
 
 
-def test_what_settings_shows_is_what_configure_takes(sql, configure, shown):
+def test_what_settings_shows_is_what_configure_takes(
+    sql: Session, configure: Configure, shown: Shown
+) -> None:
     configure(
         "*", retention=90, age_critical="never", waiting_warning="never", redacted=[], disposal="archive"
     )
@@ -61,7 +75,9 @@ def test_what_settings_shows_is_what_configure_takes(sql, configure, shown):
     assert shown("*") == before
 
 
-def test_the_defaults_of_all_queues_go_back_to_those_of_an_install(sql, configure, shown):
+def test_the_defaults_of_all_queues_go_back_to_those_of_an_install(
+    sql: Session, configure: Configure, shown: Shown
+) -> None:
     configure("*", retention="1 day", waiting_warning=10, payload_limit=2048, age_warning="30 s")
     everything = dict.fromkeys(shown("*"))
     assert configure("*", **everything)["retention"] == ("1 day", "30 days")
@@ -69,7 +85,7 @@ def test_the_defaults_of_all_queues_go_back_to_those_of_an_install(sql, configur
     assert shown("*")["waiting_warning"] == (None, False)
 
 
-def test_durations_are_an_interval_or_seconds(sql, configure):
+def test_durations_are_an_interval_or_seconds(sql: Session, configure: Configure) -> None:
     stored = "select retention from holdfast.queue where name = 'mail'"
     for given, kept in {
         "7 days": "7 days",
@@ -88,8 +104,10 @@ def test_durations_are_an_interval_or_seconds(sql, configure):
     assert (row.value, row.seconds) == ("1 hour", 3600)
 
 
-def test_a_value_that_breaks_the_rules_is_refused_with_the_name_the_limit_and_what_to_do(sql, refused):
-    cases = {
+def test_a_value_that_breaks_the_rules_is_refused_with_the_name_the_limit_and_what_to_do(
+    sql: Session, refused: Refused
+) -> None:
+    cases: dict[str, tuple[list[Any], str]] = {
         "payload_limit": (
             [0, 1023, 67108865, 2048.5, "2048", True, "never"],
             "an integer from 1024 to 67108864",
@@ -126,14 +144,14 @@ def test_a_value_that_breaks_the_rules_is_refused_with_the_name_the_limit_and_wh
     for nothing in (None, "{}", "[]", '"retention"', "null"):
         with refused("HF008"):
             sql.rows("configure", queue="mail", settings=nothing)
-    for name in ("Mail", "", "**", None):
+    for wrong in ("Mail", "", "**", None):
         with refused("HF005"):
-            sql.rows("configure", queue=name, settings='{"retention": 1}')
+            sql.rows("configure", queue=wrong, settings='{"retention": 1}')
     assert sql.one("select count(*) from holdfast.queue") == 1, "nothing was written"
     assert sql.one("select count(*) from holdfast.audit") == 0
 
 
-def test_an_unknown_setting_is_answered_with_the_nearest(sql, refused):
+def test_an_unknown_setting_is_answered_with_the_nearest(sql: Session, refused: Refused) -> None:
     for wrong, near in {
         "retentoin": "did you mean retention?",
         "max_atempts": "did you mean max_attempts?",
@@ -149,9 +167,11 @@ def test_an_unknown_setting_is_answered_with_the_nearest(sql, refused):
         assert near in error.message
 
 
-def test_a_warning_is_never_above_what_is_critical(sql, configure, refused):
+def test_a_warning_is_never_above_what_is_critical(
+    sql: Session, configure: Configure, refused: Refused
+) -> None:
     configure("slow", age_warning="5 mins")
-    for queue, settings, said in [
+    changes: list[tuple[str, dict[str, Any], str]] = [
         (
             "mail",
             {"age_warning": "11 mins"},
@@ -165,7 +185,8 @@ def test_a_warning_is_never_above_what_is_critical(sql, configure, refused):
         ("*", {"age_critical": "2 mins"}, "which is 5 mins for the queue slow"),
         ("slow", {"failures_critical": 0.2}, "failures_warning, which is 0.25"),
         ("mail", {"waiting_warning": 10, "waiting_critical": 9}, "waiting_warning 10: must not be above"),
-    ]:
+    ]
+    for queue, settings, said in changes:
         with refused("HF008") as error:
             configure(queue, **settings)
         assert said in error.message
@@ -174,7 +195,9 @@ def test_a_warning_is_never_above_what_is_critical(sql, configure, refused):
     configure("*", age_critical="5 mins")
 
 
-def test_a_change_is_audited_with_who_and_when_and_what_it_was(sql, configure, clock):
+def test_a_change_is_audited_with_who_and_when_and_what_it_was(
+    sql: Session, configure: Configure, clock: Clock
+) -> None:
     configure("mail", retention="7 days", max_attempts=5)
     configure("mail", retention="7 days")
     clock.advance(days=1)
@@ -190,7 +213,7 @@ def test_a_change_is_audited_with_who_and_when_and_what_it_was(sql, configure, c
     assert rows[1].at - rows[2].at >= timedelta(days=1)
 
 
-def test_a_change_of_a_retry_policy_is_audited_with_what_it_was(sql):
+def test_a_change_of_a_retry_policy_is_audited_with_what_it_was(sql: Session) -> None:
     sql.value("declare_retry_policy", task="task", max_attempts=4, base="1 second")
     sql.value("set_retry_policy", task="task", max_attempts=4, base="30 seconds")
     sql.value("set_retry_policy", task="task", max_attempts=4, base="30 seconds")
@@ -202,14 +225,16 @@ def test_a_change_of_a_retry_policy_is_audited_with_what_it_was(sql):
     ]
 
 
-def test_the_audit_log_is_read_by_target_action_name_and_time(sql, configure, clock, refused):
+def test_the_audit_log_is_read_by_target_action_name_and_time(
+    sql: Session, configure: Configure, clock: Clock, refused: Refused
+) -> None:
     sql.value("pause", queue="mail")
     clock.advance(hours=1)
     since = sql.one("select holdfast.clock()")
     sql.value("resume", queue="mail")
     sql.value("pause", queue="other")
 
-    def found(**which):
+    def found(**which: Any) -> list[tuple[str, str]]:
         return [(row.action, row.target) for row in sql.rows("audit_log", **which)]
 
     assert found() == [("pause", "other"), ("resume", "mail"), ("pause", "mail")]
@@ -221,7 +246,9 @@ def test_the_audit_log_is_read_by_target_action_name_and_time(sql, configure, cl
         sql.rows("audit_log", amount=0)
 
 
-def test_a_setting_holds_from_its_commit_on_for_those_who_are_connected(sql, other, configure, refused):
+def test_a_setting_holds_from_its_commit_on_for_those_who_are_connected(
+    sql: Session, other: Session, configure: Configure, refused: Refused
+) -> None:
     large = json.dumps({"text": "x" * 3000})
     other.enqueue(queue="mail", payload=large)
     configure("mail", payload_limit=2048, max_attempts=7, retry_base="10 s", retry_jitter=0)
@@ -238,7 +265,9 @@ def test_a_setting_holds_from_its_commit_on_for_those_who_are_connected(sql, oth
     assert other.job(other.enqueue(queue="mail", payload=large)).max_attempts == 2
 
 
-def test_pausing_keeps_the_settings_and_settings_keep_the_pause(sql, configure, shown):
+def test_pausing_keeps_the_settings_and_settings_keep_the_pause(
+    sql: Session, configure: Configure, shown: Shown
+) -> None:
     sql.value("pause", queue="mail")
     configure("mail", retention="1 day")
     assert sql.one("select paused_at is not null from holdfast.queue where name = 'mail'")
@@ -246,7 +275,9 @@ def test_pausing_keeps_the_settings_and_settings_keep_the_pause(sql, configure, 
     assert shown("mail")["retention"] == ("1 day", True)
 
 
-def test_two_who_change_at_once_both_win(sql, other, configure, background, shown):
+def test_two_who_change_at_once_both_win(
+    sql: Session, other: Session, configure: Configure, background: Background, shown: Shown
+) -> None:
     with sql.connection.transaction():
         configure("mail", retention="1 day")
         done = background(lambda: other.rows("configure", queue="mail", settings='{"max_attempts": 9}'))

@@ -1,16 +1,23 @@
 """Reports with `skip_locked` wait for no other transaction: locked jobs are left alone and named."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Connect, Refused, Session
 
 OUTCOMES = ["completed", "cancelled", "failed", "snoozed", "released", "interrupted"]
 
 
-def ids_of(rows):
+def ids_of(rows: list[Any]) -> set[UUID]:
     return {row[0] for row in rows}
 
 
 @pytest.fixture
-def impatient(sql):
+def impatient(sql: Session) -> Iterator[Session]:
     """Whoever waits for a lock fails at once."""
     sql("set lock_timeout = '1ms'")
     yield sql
@@ -18,7 +25,7 @@ def impatient(sql):
 
 
 @pytest.fixture
-def held(sql, other):
+def held(sql: Session, other: Session) -> Iterator[list[Any]]:
     """Six jobs that are held. The first two are being cancelled by another transaction."""
     sql.enqueue_many(6)
     jobs = sorted(sql.claim(), key=lambda job: job.id)
@@ -29,7 +36,9 @@ def held(sql, other):
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_locked_jobs_are_returned_and_the_others_finished(impatient, held, outcome):
+def test_locked_jobs_are_returned_and_the_others_finished(
+    impatient: Session, held: list[Any], outcome: str
+) -> None:
     locked, free = held[:2], held[2:]
     refused = impatient.finish(held, outcome, skip_locked=True)
     assert {(row.id, row.sqlstate, row.state) for row in refused} == {
@@ -40,7 +49,7 @@ def test_locked_jobs_are_returned_and_the_others_finished(impatient, held, outco
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_the_same_report_counts_once_the_lock_is_gone(sql, other, outcome):
+def test_the_same_report_counts_once_the_lock_is_gone(sql: Session, other: Session, outcome: str) -> None:
     sql.enqueue()
     job = sql.claim_one()
     with other.transaction():
@@ -51,7 +60,7 @@ def test_the_same_report_counts_once_the_lock_is_gone(sql, other, outcome):
     assert sql.state(job.id) != "claimed"
 
 
-def test_every_outcome_in_one_call_skips_what_is_locked(impatient, held):
+def test_every_outcome_in_one_call_skips_what_is_locked(impatient: Session, held: list[Any]) -> None:
     refused = impatient.rows(
         "finish",
         ids=[job.id for job in reversed(held)],
@@ -65,7 +74,9 @@ def test_every_outcome_in_one_call_skips_what_is_locked(impatient, held):
     assert "claimed" not in states[2:]
 
 
-def test_only_a_caller_that_asks_for_it_is_told_that_a_job_is_locked(sql, other, background):
+def test_only_a_caller_that_asks_for_it_is_told_that_a_job_is_locked(
+    sql: Session, other: Session, background: Background
+) -> None:
     """A worker of 0.1.0 takes every row for a refusal, and would drop the report."""
     sql.enqueue()
     job = sql.claim_one()
@@ -77,13 +88,17 @@ def test_only_a_caller_that_asks_for_it_is_told_that_a_job_is_locked(sql, other,
     assert sql.state(job.id) == "completed"
 
 
-def test_a_report_that_lost_is_refused_beside_one_that_is_locked(impatient, held, new_lease):
+def test_a_report_that_lost_is_refused_beside_one_that_is_locked(
+    impatient: Session, held: list[Any], new_lease: Callable[[], UUID]
+) -> None:
     held[5] = held[5]._replace(lease=new_lease())
     refused = impatient.finish(held, "completed", skip_locked=True)
     assert [row.sqlstate for row in sorted(refused, key=lambda row: row.id)] == ["55P03", "55P03", "HF001"]
 
 
-def test_a_job_that_another_holds_by_now_is_not_locked_by_a_late_report(sql, other, new_lease):
+def test_a_job_that_another_holds_by_now_is_not_locked_by_a_late_report(
+    sql: Session, other: Session, new_lease: Callable[[], UUID]
+) -> None:
     sql.enqueue()
     job = sql.claim_one()
     late = job._replace(lease=new_lease())
@@ -92,14 +107,16 @@ def test_a_job_that_another_holds_by_now_is_not_locked_by_a_late_report(sql, oth
         assert sql.finish([job], "completed", skip_locked=True) == []
 
 
-def test_a_job_may_be_reported_only_once_in_a_call(sql, refused):
+def test_a_job_may_be_reported_only_once_in_a_call(sql: Session, refused: Refused) -> None:
     sql.enqueue()
     job = sql.claim_one()
     with refused("HF008"):
         sql.finish([job, job], "completed", skip_locked=True)
 
 
-def test_starts_of_locked_jobs_are_not_written(impatient, held, new_lease):
+def test_starts_of_locked_jobs_are_not_written(
+    impatient: Session, held: list[Any], new_lease: Callable[[], UUID]
+) -> None:
     leases = [job.lease for job in held[:5]] + [new_lease()]
     rows = impatient.rows("start", ids=[job.id for job in held], leases=leases, skip_locked=True)
     assert sorted((row.start, row.locked) for row in rows) == [
@@ -111,7 +128,7 @@ def test_starts_of_locked_jobs_are_not_written(impatient, held, new_lease):
     assert written == [(job.id,) for job in held[2:5]]
 
 
-def test_progress_of_locked_jobs_is_not_written(sql, other, impatient):
+def test_progress_of_locked_jobs_is_not_written(sql: Session, other: Session, impatient: Session) -> None:
     sql.enqueue_many(3)
     jobs = sql.claim()
     ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
@@ -127,7 +144,9 @@ def test_progress_of_locked_jobs_is_not_written(sql, other, impatient):
     assert sql.one("select count(*) from holdfast.checkpoint") == 2
 
 
-def test_events_of_locked_jobs_are_not_written_and_count_later(sql, other, impatient):
+def test_events_of_locked_jobs_are_not_written_and_count_later(
+    sql: Session, other: Session, impatient: Session
+) -> None:
     sql.enqueue_many(2)
     jobs = sql.claim()
     said = {
@@ -149,16 +168,19 @@ def test_events_of_locked_jobs_are_not_written_and_count_later(sql, other, impat
 
 
 @pytest.mark.parametrize("word", ["progress", "publish", "keep_step", "keep_checkpoint"])
-def test_a_transaction_that_says_something_of_a_job_holds_up_no_report(impatient, other, word):
+def test_a_transaction_that_says_something_of_a_job_holds_up_no_report(
+    impatient: Session, other: Session, word: str
+) -> None:
     """Its rows beside the job's own are locked too, and none of them is waited for."""
     impatient.enqueue_many(2)
     first, second = impatient.claim()
-    said = {
+    reports: dict[str, dict[str, Any]] = {
         "progress": {"percent": 10},
         "publish": {"name": "a"},
         "keep_step": {"name": "a"},
         "keep_checkpoint": {"state": "{}"},
-    }[word]
+    }
+    said = reports[word]
     both = {"ids": [first.id, second.id], "leases": [first.lease, second.lease]}
     with other.transaction():
         other.rows(word, id=first.id, lease=first.lease, **said)
@@ -170,7 +192,7 @@ def test_a_transaction_that_says_something_of_a_job_holds_up_no_report(impatient
         assert ids_of(impatient.finish([first, second], "failed", skip_locked=True)) == {first.id}
 
 
-def test_a_worker_disowns_what_nobody_has_locked(impatient, other, clock):
+def test_a_worker_disowns_what_nobody_has_locked(impatient: Session, other: Session, clock: Clock) -> None:
     worker = impatient.value("register")
     impatient.enqueue_many(3)
     jobs = impatient.claim(worker=worker)
@@ -189,7 +211,9 @@ def test_a_worker_disowns_what_nobody_has_locked(impatient, other, clock):
 
 
 @pytest.mark.parametrize("outcome", ["failed", "snoozed", "released", "interrupted"])
-def test_a_report_that_is_repeated_after_another_claim_took_the_job_is_accepted(sql, outcome):
+def test_a_report_that_is_repeated_after_another_claim_took_the_job_is_accepted(
+    sql: Session, outcome: str
+) -> None:
     """Its reply was lost. Nobody has locked the job, so the worker must not try again until the job ends."""
     sql.enqueue()
     job = sql.claim_one()
@@ -204,7 +228,9 @@ def test_a_report_that_is_repeated_after_another_claim_took_the_job_is_accepted(
 
 @pytest.mark.parametrize("skip_locked", [False, True])
 @pytest.mark.parametrize("outcome", ["completed", "cancelled"])
-def test_a_lost_lease_takes_no_event_from_the_other_jobs_of_its_batch(sql, new_lease, outcome, skip_locked):
+def test_a_lost_lease_takes_no_event_from_the_other_jobs_of_its_batch(
+    sql: Session, new_lease: Callable[[], UUID], outcome: str, skip_locked: bool
+) -> None:
     sql.enqueue_many(4)
     assert sql.finish(sql.claim(), "failed", delays=["0 seconds"] * 4) == []
     sql.value("promote")
@@ -217,8 +243,8 @@ def test_a_lost_lease_takes_no_event_from_the_other_jobs_of_its_batch(sql, new_l
 
 @pytest.mark.parametrize("skip_locked", [False, True])
 def test_an_event_that_comes_between_the_look_and_the_write_is_followed_by_the_end(
-    sql, other, connect, background, skip_locked
-):
+    sql: Session, other: Session, connect: Connect, background: Background, skip_locked: bool
+) -> None:
     sql.enqueue()
     job = sql.claim_one()
     gate = connect()

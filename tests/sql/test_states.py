@@ -1,19 +1,22 @@
 """The state machine: written down once, and kept by the database itself."""
 
-from uuid import uuid4
+from collections.abc import Callable, Iterator
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
+
+from tests.sql.sessions import Connect, Refused, Session
 
 TERMINAL = {"completed", "dead", "cancelled"}
 LIVE = {"scheduled", "pending", "claimed"}
 
 
 @pytest.fixture
-def job_in(sql):
+def job_in(sql: Session) -> Callable[[str], UUID]:
     """Make a job in a live state; returns its id."""
 
-    def make(state: str):
+    def make(state: str) -> UUID:
         if state == "scheduled":
             return sql.enqueue(delay="1 hour")
         job_id = sql.enqueue()
@@ -24,23 +27,23 @@ def job_in(sql):
     return make
 
 
-def test_the_reference_table_says_what_each_state_is(sql):
+def test_the_reference_table_says_what_each_state_is(sql: Session) -> None:
     rows = sql("select name, terminal, claimable from holdfast.state")
     assert {name for name, terminal, _ in rows if terminal} == TERMINAL
     assert {name for name, _, claimable in rows if claimable} == {"pending"}
     assert {name for name, _, _ in rows} == LIVE | TERMINAL | {"running"}
 
 
-def test_no_state_follows_a_terminal_one_but_by_a_replay(sql):
+def test_no_state_follows_a_terminal_one_but_by_a_replay(sql: Session) -> None:
     follows = dict(sql("select name, successors from holdfast.state where terminal"))
     assert follows == {"completed": [], "cancelled": [], "dead": ["pending"]}
 
 
-def test_every_successor_is_a_state(sql):
+def test_every_successor_is_a_state(sql: Session) -> None:
     assert sql("select unnest(successors) from holdfast.state except select name from holdfast.state") == []
 
 
-def test_is_terminal_answers_for_one_state(sql, refused):
+def test_is_terminal_answers_for_one_state(sql: Session, refused: Refused) -> None:
     for name in LIVE | {"running"}:
         assert sql.value("is_terminal", state=name) is False
     for name in TERMINAL:
@@ -52,7 +55,9 @@ def test_is_terminal_answers_for_one_state(sql, refused):
 
 
 @pytest.mark.parametrize("old", sorted(LIVE))
-def test_an_illegal_change_of_state_is_refused_by_the_database_itself(sql, job_in, old, refused):
+def test_an_illegal_change_of_state_is_refused_by_the_database_itself(
+    sql: Session, job_in: Callable[[str], UUID], old: str, refused: Refused
+) -> None:
     job_id = job_in(old)
     legal = set(sql.one("select successors from holdfast.state where name = %s", old)) | {old}
     for new in (LIVE | TERMINAL | {"running", "asleep"}) - legal:
@@ -68,7 +73,9 @@ def test_an_illegal_change_of_state_is_refused_by_the_database_itself(sql, job_i
 
 
 @pytest.mark.parametrize("old", sorted(LIVE))
-def test_a_job_that_ends_leaves_the_table_and_is_never_marked_there(sql, job_in, old):
+def test_a_job_that_ends_leaves_the_table_and_is_never_marked_there(
+    sql: Session, job_in: Callable[[str], UUID], old: str
+) -> None:
     job_id = job_in(old)
     legal = set(sql.one("select successors from holdfast.state where name = %s", old))
     for new in legal & (TERMINAL | {"running"}):
@@ -82,7 +89,9 @@ def test_a_job_that_ends_leaves_the_table_and_is_never_marked_there(sql, job_in,
             )
 
 
-def test_a_job_never_gets_a_place_that_a_head_may_have_passed(sql, job_in, refused):
+def test_a_job_never_gets_a_place_that_a_head_may_have_passed(
+    sql: Session, job_in: Callable[[str], UUID], refused: Refused
+) -> None:
     claimed, scheduled, pending = (job_in(state) for state in ("claimed", "scheduled", "pending"))
     lane = sql.value("lane", queue="other", priority=1, task="task")
     for job_id, change in [
@@ -98,18 +107,18 @@ def test_a_job_never_gets_a_place_that_a_head_may_have_passed(sql, job_in, refus
         assert "not behind its old place" in error.message
 
 
-def test_a_legal_change_with_a_new_place_is_allowed(sql, job_in):
+def test_a_legal_change_with_a_new_place_is_allowed(sql: Session, job_in: Callable[[str], UUID]) -> None:
     job_id = job_in("scheduled")
     sql("update holdfast.job set state = 'pending', seq = nextval('holdfast.job_seq') where id = %s", job_id)
     assert sql.claim_one().id == job_id
 
 
-def test_a_job_keeps_its_id(sql, job_in, refused):
+def test_a_job_keeps_its_id(sql: Session, job_in: Callable[[str], UUID], refused: Refused) -> None:
     with refused("HF010"):
         sql("update holdfast.job set id = gen_random_uuid() where id = %s", job_in("pending"))
 
 
-def test_jobs_do_not_leave_by_hand(sql, job_in, refused):
+def test_jobs_do_not_leave_by_hand(sql: Session, job_in: Callable[[str], UUID], refused: Refused) -> None:
     job_id = job_in("pending")
     with refused("HF010") as error:
         sql("delete from holdfast.job")
@@ -131,7 +140,7 @@ def test_jobs_do_not_leave_by_hand(sql, job_in, refused):
         "cancel_requested_at = now()",
     ],
 )
-def test_a_job_begins_at_the_beginning(sql, said, refused):
+def test_a_job_begins_at_the_beginning(sql: Session, said: str, refused: Refused) -> None:
     column, value = said.split(" = ")
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with refused("HF010"):
@@ -139,13 +148,13 @@ def test_a_job_begins_at_the_beginning(sql, said, refused):
 
 
 @pytest.mark.parametrize("column", ["lease", "worker_id"])
-def test_a_new_job_is_held_by_nobody(sql, column):
+def test_a_new_job_is_held_by_nobody(sql: Session, column: str) -> None:
     lane = sql.value("lane", queue="default", priority=100, task="task")
     with pytest.raises(psycopg.errors.CheckViolation, match="no other has a lease and a worker"):
         sql(f"insert into holdfast.job (lane_id, task, {column}) values ({lane}, 'task', gen_random_uuid())")
 
 
-def test_what_a_live_job_must_have_is_a_constraint(sql, job_in):
+def test_what_a_live_job_must_have_is_a_constraint(sql: Session, job_in: Callable[[str], UUID]) -> None:
     claimed, scheduled = job_in("claimed"), job_in("scheduled")
     for job_id, change, sentence in [
         (claimed, "lease = null", "a claimed job and no other has a lease and a worker"),
@@ -161,7 +170,7 @@ def test_what_a_live_job_must_have_is_a_constraint(sql, job_in):
 
 
 @pytest.fixture
-def producer(sql, connect):
+def producer(sql: Session, connect: Connect) -> Iterator[Session]:
     """A session of a role that may insert new jobs, and nothing else."""
     role = f"holdfast_test_{uuid4().hex[:12]}"
     sql(f"create role {role}")
@@ -177,7 +186,7 @@ def producer(sql, connect):
     sql(f"drop role {role}")
 
 
-def test_many_changes_by_hand_are_checked_after_one_as_after_none(sql):
+def test_many_changes_by_hand_are_checked_after_one_as_after_none(sql: Session) -> None:
     # The plan is kept from the first: to compare each row with each other one would take minutes.
     sql.enqueue_many(20_000)
     sql("set statement_timeout = '60s'")
@@ -187,7 +196,7 @@ def test_many_changes_by_hand_are_checked_after_one_as_after_none(sql):
         sql("update holdfast.job set seq = seq - 1")
 
 
-def test_nobody_else_opens_the_door(sql, producer):
+def test_nobody_else_opens_the_door(sql: Session, producer: Session) -> None:
     lane = sql.value("lane", queue="default", priority=100, task="task")
     returned = sql.value("lane", queue="default", priority=100, task="task", kind=1)
     producer("set holdfast.door = 'open'")

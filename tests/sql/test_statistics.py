@@ -1,11 +1,15 @@
 """What was done is counted, whoever reports it and whatever is kept of it."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
 
-def folded(sql, by: str = "queue", **options):
+
+def folded(sql: Session, by: str = "queue", **options: Any) -> list[Any]:
     sql.value("fold_stats")
     return sql.rows("statistics", by=by, **options)
 
@@ -14,7 +18,7 @@ def seconds(value: timedelta) -> float:
     return value.total_seconds()
 
 
-def test_every_end_is_counted_once(sql, clock):
+def test_every_end_is_counted_once(sql: Session, clock: Clock) -> None:
     """Completed, failed and tried again, dead at last, cancelled before and after a claim, lost."""
     sql.enqueue_many(4, queues=["mail"] * 4)
     jobs = sql.claim_all()
@@ -45,7 +49,7 @@ def test_every_end_is_counted_once(sql, clock):
     assert sql("select count(*) from holdfast.stat_delta") == [(0,)]
 
 
-def test_snoozes_releases_and_interruptions_are_no_failures(sql):
+def test_snoozes_releases_and_interruptions_are_no_failures(sql: Session) -> None:
     for outcome in ("snoozed", "released", "interrupted"):
         sql.enqueue()
         sql.finish([sql.claim_one()], outcome, delays=["1 hour"])
@@ -55,7 +59,7 @@ def test_snoozes_releases_and_interruptions_are_no_failures(sql):
     assert (stat.hour_completed, stat.hour_failed, stat.hour_dead) == (0, 0, 0)
 
 
-def test_waiting_and_running_times_are_told_from_their_histograms(sql, clock):
+def test_waiting_and_running_times_are_told_from_their_histograms(sql: Session, clock: Clock) -> None:
     sql.enqueue_many(100)
     clock.advance(seconds=10)
     jobs = sql.claim_all()
@@ -70,7 +74,7 @@ def test_waiting_and_running_times_are_told_from_their_histograms(sql, clock):
     assert seconds(stat.hour_run_avg) == pytest.approx(60.018, abs=0.01)
 
 
-def test_a_delayed_job_waits_from_its_time_on(sql, clock):
+def test_a_delayed_job_waits_from_its_time_on(sql: Session, clock: Clock) -> None:
     sql.enqueue(delay="1 hour")
     clock.advance(hours=1, seconds=2)
     sql.value("promote")
@@ -79,7 +83,7 @@ def test_a_delayed_job_waits_from_its_time_on(sql, clock):
     assert seconds(stat.hour_wait_avg) == pytest.approx(2, abs=1)
 
 
-def test_a_consumer_that_measures_nothing_ran_from_its_claim_on(sql, clock):
+def test_a_consumer_that_measures_nothing_ran_from_its_claim_on(sql: Session, clock: Clock) -> None:
     sql.enqueue_many(2)
     first, second = sql.claim_all()
     clock.advance(seconds=30)
@@ -90,8 +94,8 @@ def test_a_consumer_that_measures_nothing_ran_from_its_claim_on(sql, clock):
     assert seconds(sql.job(first.id).duration) == pytest.approx(30, abs=1)
 
 
-def test_percentiles_of_nothing_and_of_the_ends(sql):
-    def percentiles(counts):
+def test_percentiles_of_nothing_and_of_the_ends(sql: Session) -> None:
+    def percentiles(counts: list[int]) -> list[float | None]:
         return sql.one("select holdfast.percentiles(%s::bigint[], '{0.5,0.95,0.99}')", counts)
 
     assert percentiles([0] * 52) is None
@@ -103,7 +107,7 @@ def test_percentiles_of_nothing_and_of_the_ends(sql):
     assert bounds == sorted(bounds)
 
 
-def test_the_last_hour_and_the_last_day_end_when_they_should(sql, clock):
+def test_the_last_hour_and_the_last_day_end_when_they_should(sql: Session, clock: Clock) -> None:
     def work() -> None:
         sql.enqueue()
         sql.finish([sql.claim_one()])
@@ -124,7 +128,7 @@ def test_the_last_hour_and_the_last_day_end_when_they_should(sql, clock):
     assert (stat.hour_completed, stat.day_completed, stat.hour_wait_p50) == (0, 0, None)
 
 
-def test_what_is_long_ago_is_forgotten_by_upkeep(sql, clock):
+def test_what_is_long_ago_is_forgotten_by_upkeep(sql: Session, clock: Clock) -> None:
     sql.enqueue()
     sql.finish([sql.claim_one()])
     sql.value("upkeep")  # which counts what is left to count
@@ -137,7 +141,7 @@ def test_what_is_long_ago_is_forgotten_by_upkeep(sql, clock):
     assert sql("select span from holdfast.stat") == []
 
 
-def test_a_look_at_the_workers_counts_the_last_moments_along(sql, clock):
+def test_a_look_at_the_workers_counts_the_last_moments_along(sql: Session, clock: Clock) -> None:
     sql.enqueue()
     sql.finish([sql.claim_one()])
     sql.value("recover")
@@ -152,7 +156,7 @@ def test_a_look_at_the_workers_counts_the_last_moments_along(sql, clock):
     assert sql("select sum(completed) from holdfast.stat where span = 'hour'") == [(2,)]
 
 
-def test_only_one_counts_at_a_time_and_nothing_twice(sql, other):
+def test_only_one_counts_at_a_time_and_nothing_twice(sql: Session, other: Session) -> None:
     sql.enqueue()
     sql.finish([sql.claim_one()])
     with other.transaction():
@@ -162,7 +166,7 @@ def test_only_one_counts_at_a_time_and_nothing_twice(sql, other):
     assert sql("select completed from holdfast.stat") == [(1,), (1,)]
 
 
-def test_a_report_that_is_undone_is_not_counted(sql):
+def test_a_report_that_is_undone_is_not_counted(sql: Session) -> None:
     sql.enqueue()
     job = sql.claim_one()
     with sql.connection.transaction(force_rollback=True):
@@ -171,7 +175,7 @@ def test_a_report_that_is_undone_is_not_counted(sql):
     assert (stat.hour_completed, stat.running) == (0, 1)
 
 
-def test_statistics_say_what_is_there_now(sql, clock):
+def test_statistics_say_what_is_there_now(sql: Session, clock: Clock) -> None:
     sql.enqueue("a", queue="mail", priority=5)
     clock.advance(seconds=30)
     sql.enqueue("a", queue="mail")
@@ -191,13 +195,13 @@ def test_statistics_say_what_is_there_now(sql, clock):
     assert sql("select task from holdfast.task_stats where scheduled > 0") == [("b",)]
 
 
-def test_statistics_are_by_queue_or_by_task(sql, refused):
+def test_statistics_are_by_queue_or_by_task(sql: Session, refused: Refused) -> None:
     with refused("HF008") as error:
         sql.rows("statistics", by="worker")
     assert error.message == "by worker: must be queue or task"
 
 
-def test_a_thousand_tasks_are_added_up_without_unfolding_their_histograms(sql, clock):
+def test_a_thousand_tasks_are_added_up_without_unfolding_their_histograms(sql: Session, clock: Clock) -> None:
     """Each with something in every minute of the last hour and every hour of the last day: 84,000 rows."""
     clock.set(datetime(2030, 5, 1, 12, 30, tzinfo=UTC))  # the minute has just begun
     sql(

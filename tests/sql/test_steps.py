@@ -1,39 +1,50 @@
 """Steps that are done once and for all, and checkpoints: under the lease, and longer than the attempt."""
 
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
+
+Memory = Callable[[UUID], tuple[Any, dict[str, Any]] | None]
 
 
 @pytest.fixture
-def job(sql):
+def job(sql: Session) -> Any:
     sql.enqueue()
     return sql.claim_one()
 
 
 @pytest.fixture
-def keep(sql):
-    def keep(job, name, result="null", **more):
+def keep(sql: Session) -> Callable[..., Any]:
+    def keep(job: Any, name: str, result: str = "null", **more: Any) -> Any:
         return sql.value("keep_step", id=job.id, lease=job.lease, name=name, result=result, **more)
 
     return keep
 
 
 @pytest.fixture
-def memory(sql):
+def memory(sql: Session) -> Memory:
     """What the next attempt of a job begins with."""
 
-    def memory(job_id):
+    def memory(job_id: UUID) -> tuple[Any, dict[str, Any]] | None:
         rows = sql.rows("memory", id=job_id)
         return (rows[0].state, dict(zip(rows[0].names, rows[0].results, strict=True))) if rows else None
 
     return memory
 
 
-def fail(sql, job):
+def fail(sql: Session, job: Any) -> None:
     sql.finish([job], "failed", errors=["no"], delays=["0 s"])
     sql.value("promote")
 
 
-def test_a_step_is_kept_with_its_result_and_found_by_the_next_attempt(sql, job, keep, memory):
+def test_a_step_is_kept_with_its_result_and_found_by_the_next_attempt(
+    sql: Session, job: Any, keep: Callable[..., Any], memory: Memory
+) -> None:
     assert keep(job, "fetch", '{"rows": 3}', duration=1.5) == {"rows": 3}
     assert keep(job, "render") is None
     fail(sql, job)
@@ -46,25 +57,29 @@ def test_a_step_is_kept_with_its_result_and_found_by_the_next_attempt(sql, job, 
     assert second.name == "render"
 
 
-def test_the_first_to_finish_a_step_has_done_it(job, keep):
+def test_the_first_to_finish_a_step_has_done_it(job: Any, keep: Callable[..., Any]) -> None:
     keep(job, "pay", '"first"')
     assert keep(job, "pay", '"second"') == "first"
 
 
-def test_a_step_under_a_lost_lease_is_refused(sql, job, keep, refused):
+def test_a_step_under_a_lost_lease_is_refused(
+    sql: Session, job: Any, keep: Callable[..., Any], refused: Refused
+) -> None:
     sql.lose(job.worker)
     with refused("HF001"):
         keep(job, "late")
     assert sql.rows("job_steps", id=job.id) == []
 
 
-def test_a_step_of_a_job_that_is_over_is_refused(sql, job, keep, refused):
+def test_a_step_of_a_job_that_is_over_is_refused(
+    sql: Session, job: Any, keep: Callable[..., Any], refused: Refused
+) -> None:
     sql.finish([job])
     with refused("HF003"):
         keep(job, "late")
 
 
-def test_a_step_has_bounds(sql, job, keep, refused):
+def test_a_step_has_bounds(sql: Session, job: Any, keep: Callable[..., Any], refused: Refused) -> None:
     for name in ("", "s" * 101, None):
         with refused("HF008") as error:
             keep(job, name)
@@ -84,7 +99,7 @@ def test_a_step_has_bounds(sql, job, keep, refused):
     assert keep(job, "n500") is None, "one that is kept is still found"
 
 
-def test_a_job_that_kept_a_step_has_started(sql, job, keep):
+def test_a_job_that_kept_a_step_has_started(sql: Session, job: Any, keep: Callable[..., Any]) -> None:
     # Else a worker could die within half a second over and over, and it would not be counted.
     keep(job, "first")
     assert sql.state(job.id) == "running"
@@ -92,7 +107,7 @@ def test_a_job_that_kept_a_step_has_started(sql, job, keep):
     assert sql("select job_id, deaths from holdfast.death") == [(job.id, 1)]
 
 
-def test_the_current_step_is_a_field_of_the_job(sql, job, keep):
+def test_the_current_step_is_a_field_of_the_job(sql: Session, job: Any, keep: Callable[..., Any]) -> None:
     sql.value("progress", id=job.id, lease=job.lease, percent=10, step="render")
     assert sql.job(job.id).step == "render"
     keep(job, "render")
@@ -119,7 +134,7 @@ def test_the_current_step_is_a_field_of_the_job(sql, job, keep):
     assert sql.job(job.id).step is None
 
 
-def test_a_checkpoint_is_the_newest_and_outlives_the_attempt(sql, job, memory):
+def test_a_checkpoint_is_the_newest_and_outlives_the_attempt(sql: Session, job: Any, memory: Memory) -> None:
     sql.value("keep_checkpoint", id=job.id, lease=job.lease, state='{"row": 1}')
     sql.value("keep_checkpoint", id=job.id, lease=job.lease, state='{"row": 2}')
     assert sql.value("job_checkpoint", id=job.id) == {"row": 2}
@@ -128,7 +143,9 @@ def test_a_checkpoint_is_the_newest_and_outlives_the_attempt(sql, job, memory):
     assert memory(job.id) == ({"row": 2}, {})
 
 
-def test_checkpoints_of_many_are_flushed_with_their_progress(sql, new_lease):
+def test_checkpoints_of_many_are_flushed_with_their_progress(
+    sql: Session, new_lease: Callable[[], UUID]
+) -> None:
     sql.enqueue_many(3)
     jobs = sql.claim()
     sql.rows(
@@ -143,7 +160,9 @@ def test_checkpoints_of_many_are_flushed_with_their_progress(sql, new_lease):
     assert [sql.value("job_checkpoint", id=job.id) for job in jobs] == [{"n": 0}, None, None]
 
 
-def test_a_checkpoint_has_bounds_and_a_lease(sql, job, refused, new_lease):
+def test_a_checkpoint_has_bounds_and_a_lease(
+    sql: Session, job: Any, refused: Refused, new_lease: Callable[[], UUID]
+) -> None:
     for state in ("[1]", "null", '{"x": "' + "y" * 32768 + '"}'):
         with refused("HF008") as error:
             sql.value("keep_checkpoint", id=job.id, lease=job.lease, state=state)
@@ -152,7 +171,9 @@ def test_a_checkpoint_has_bounds_and_a_lease(sql, job, refused, new_lease):
         sql.value("keep_checkpoint", id=job.id, lease=new_lease(), state="{}")
 
 
-def test_a_replay_goes_on_after_the_steps_unless_it_starts_over(sql, job, keep, memory):
+def test_a_replay_goes_on_after_the_steps_unless_it_starts_over(
+    sql: Session, job: Any, keep: Callable[..., Any], memory: Memory
+) -> None:
     keep(job, "fetch", "1")
     sql.value("keep_checkpoint", id=job.id, lease=job.lease, state='{"row": 7}')
     sql.finish([job], "failed", errors=["no"], retries=[False])
@@ -167,7 +188,7 @@ def test_a_replay_goes_on_after_the_steps_unless_it_starts_over(sql, job, keep, 
     assert memory(job.id) == (None, {})
 
 
-def test_a_replay_of_many_can_start_over(sql, keep, memory):
+def test_a_replay_of_many_can_start_over(sql: Session, keep: Callable[..., Any], memory: Memory) -> None:
     ids = sql.enqueue_many(2)
     jobs = sql.claim()
     for job in jobs:
@@ -177,7 +198,7 @@ def test_a_replay_of_many_can_start_over(sql, keep, memory):
     assert [memory(job_id) for job_id in ids] == [(None, {})] * 2
 
 
-def test_a_purge_takes_the_steps_along(sql, job, keep):
+def test_a_purge_takes_the_steps_along(sql: Session, job: Any, keep: Callable[..., Any]) -> None:
     keep(job, "fetch")
     sql.value("keep_checkpoint", id=job.id, lease=job.lease, state="{}")
     sql.finish([job], "failed", errors=["no"], retries=[False])
@@ -185,7 +206,9 @@ def test_a_purge_takes_the_steps_along(sql, job, keep):
     assert sql("select from holdfast.step") == sql("select from holdfast.checkpoint") == []
 
 
-def test_a_new_job_under_an_old_id_begins_anew(sql, keep, memory, clock):
+def test_a_new_job_under_an_old_id_begins_anew(
+    sql: Session, keep: Callable[..., Any], memory: Memory, clock: Clock
+) -> None:
     job_id = sql.one("select gen_random_uuid()")
     sql.enqueue(id=job_id)
     job = sql.claim_one()
@@ -200,7 +223,9 @@ def test_a_new_job_under_an_old_id_begins_anew(sql, keep, memory, clock):
     assert keep(new, "pay", '"new"') == "new"
 
 
-def test_who_was_not_to_blame_for_a_death_goes_on_all_the_same(sql, keep, memory):
+def test_who_was_not_to_blame_for_a_death_goes_on_all_the_same(
+    sql: Session, keep: Callable[..., Any], memory: Memory
+) -> None:
     # Beside a suspect that had started, its attempt is refunded; what it kept must be looked for.
     sql.enqueue()
     first = sql.claim_one()
@@ -216,7 +241,9 @@ def test_who_was_not_to_blame_for_a_death_goes_on_all_the_same(sql, keep, memory
     assert memory(neighbour.id) == (None, {"charge": "null"})
 
 
-def test_steps_go_when_their_job_is_past_its_retention(sql, keep, clock):
+def test_steps_go_when_their_job_is_past_its_retention(
+    sql: Session, keep: Callable[..., Any], clock: Clock
+) -> None:
     sql.enqueue_many(3)
     done, dead, _live = jobs = sql.claim()
     for job in jobs:

@@ -1,18 +1,21 @@
 """A role that is kept to some queues sees and uses these alone, whatever it tries."""
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
 from tests.sql.roles import let_in, login, name_of
-from tests.sql.sessions import Session
+from tests.sql.sessions import Refused, Session
 
 
 @pytest.fixture(scope="module")
-def tenants(database):
+def tenants(database: tuple[str, psycopg.Connection[Any]]) -> Iterator[dict[str, str]]:
     """Logins of two tenants, and one of nobody's."""
     dsn, _ = database
     let_in(dsn)
@@ -24,7 +27,7 @@ def tenants(database):
 
 
 @pytest.fixture
-def as_(tenants, sql):
+def as_(tenants: dict[str, str], sql: Session) -> Iterator[dict[str, Session]]:
     for tenant in ("acme", "beta"):
         sql.rows("grant_queues", role=name_of(tenants[tenant]), queues=[f"{tenant}.*", tenant])
     with ExitStack() as stack:
@@ -34,7 +37,7 @@ def as_(tenants, sql):
         }
 
 
-def test_a_tenant_sees_the_jobs_of_its_queues_alone(sql, as_):
+def test_a_tenant_sees_the_jobs_of_its_queues_alone(sql: Session, as_: dict[str, Session]) -> None:
     ids = {queue: sql.enqueue("task", queue=queue) for queue in ("acme.mail", "acme", "acmes", "beta.mail")}
     job = sql.claim_one(queues=["beta.mail"])
     sql.value("publish", id=job.id, lease=job.lease, name="told")
@@ -64,7 +67,9 @@ def test_a_tenant_sees_the_jobs_of_its_queues_alone(sql, as_):
     assert len(free.rows("list_jobs")) == 4
 
 
-def test_a_tenant_enqueues_into_its_queues_alone_by_every_way(sql, as_, refused):
+def test_a_tenant_enqueues_into_its_queues_alone_by_every_way(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     acme = as_["acme"]
     acme.enqueue("task", queue="acme.mail")
     acme.enqueue_many(2, queues=["acme.mail", "acme"])
@@ -82,20 +87,23 @@ def test_a_tenant_enqueues_into_its_queues_alone_by_every_way(sql, as_, refused)
     as_["free"].enqueue("task", queue="beta.mail")
 
 
-def test_a_tenant_operates_on_its_jobs_and_queues_alone(sql, as_, refused):
+def test_a_tenant_operates_on_its_jobs_and_queues_alone(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     acme = as_["acme"]
     theirs = sql.enqueue("task", queue="beta.mail", delay="1 hour")
     dead = sql.enqueue("task", queue="beta.dead")
     sql.value("give_up", id=dead)
     sql.value("add_schedule", name="s", task="task", cron="0 9 * * *", queue="beta.mail")
-    for call in (
+    calls: list[dict[str, Any]] = [
         {"function": "cancel", "id": theirs},
         {"function": "run_now", "id": theirs},
         {"function": "reschedule", "id": theirs, "delay": "1 minute"},
         {"function": "give_up", "id": theirs},
         {"function": "replay", "id": dead},
         {"function": "purge", "id": dead},
-    ):
+    ]
+    for call in calls:
         with refused("HF002"):
             acme.value(**call)
     assert acme.rows("cancel_many", ids=[theirs])[0].answer is None
@@ -105,12 +113,13 @@ def test_a_tenant_operates_on_its_jobs_and_queues_alone(sql, as_, refused):
     for name in ("pause_schedule", "resume_schedule", "run_schedule", "upcoming"):
         with refused("HF008"):
             acme.rows(name, name="s")
-    for call in (
+    calls = [
         {"function": "pause", "queue": "beta.mail"},
         {"function": "resume", "queue": "beta.mail"},
         {"function": "set_retry_policy", "task": "task", "max_attempts": 1},
         {"function": "reset_retry_policy", "task": "task"},
-    ):
+    ]
+    for call in calls:
         with refused("42501"):
             acme.value(**call)
     assert sql.state(theirs) == "scheduled"
@@ -119,7 +128,9 @@ def test_a_tenant_operates_on_its_jobs_and_queues_alone(sql, as_, refused):
     acme.value("pause", queue="acme.mail")
 
 
-def test_no_role_that_is_set_and_no_condition_sees_more(sql, as_, tenants):
+def test_no_role_that_is_set_and_no_condition_sees_more(
+    sql: Session, as_: dict[str, Session], tenants: dict[str, str]
+) -> None:
     sql.enqueue("task", queue="beta.mail", payload='{"a": "canary"}')
     acme = as_["acme"]
     acme("set role holdfast_viewer")
@@ -129,13 +140,18 @@ def test_no_role_that_is_set_and_no_condition_sees_more(sql, as_, tenants):
         "create function pg_temp.leak(text) returns boolean language plpgsql cost 0.0000001 as "
         "$$ begin raise notice 'saw %', $1; return true; end $$"
     )
-    notices: list[str] = []
+    notices: list[str | None] = []
     acme.connection.add_notice_handler(lambda diagnostic: notices.append(diagnostic.message_primary))
     assert acme("select * from holdfast.jobs where pg_temp.leak(task)") == []
     assert notices == []
 
 
-def test_a_connection_that_tenants_share_sees_what_the_role_that_it_sets_may(sql, as_, tenants, database):
+def test_a_connection_that_tenants_share_sees_what_the_role_that_it_sets_may(
+    sql: Session,
+    as_: dict[str, Session],
+    tenants: dict[str, str],
+    database: tuple[str, psycopg.Connection[Any]],
+) -> None:
     for queue in ("acme.mail", "beta.mail", "other"):
         sql.enqueue("task", queue=queue)
     dsn, _ = database
@@ -149,7 +165,13 @@ def test_a_connection_that_tenants_share_sees_what_the_role_that_it_sets_may(sql
             assert {row.queue for row in session.rows("list_jobs")} == {"acme.mail"}
 
 
-def test_grants_are_checked_listed_audited_and_taken_back(sql, as_, tenants, database, refused):
+def test_grants_are_checked_listed_audited_and_taken_back(
+    sql: Session,
+    as_: dict[str, Session],
+    tenants: dict[str, str],
+    database: tuple[str, psycopg.Connection[Any]],
+    refused: Refused,
+) -> None:
     acme = name_of(tenants["acme"])
     assert [(row.role, row.queues) for row in sql.rows("list_grants") if row.role == acme] == [
         (acme, "acme"), (acme, "acme.*"),
@@ -180,7 +202,9 @@ def test_grants_are_checked_listed_audited_and_taken_back(sql, as_, tenants, dat
     assert actions == ["grant queues", "revoke queues", "revoke queues"]
 
 
-def test_a_setting_of_the_session_opens_no_door(sql, as_, refused):
+def test_a_setting_of_the_session_opens_no_door(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     acme = as_["acme"]
     acme("set holdfast.door = 'open'")
     with refused("42501"):
@@ -190,7 +214,9 @@ def test_a_setting_of_the_session_opens_no_door(sql, as_, refused):
     assert sql.one("select count(*) from holdfast.job") == 0
 
 
-def test_an_id_that_is_used_again_opens_nothing_of_its_former_life(sql, as_, refused):
+def test_an_id_that_is_used_again_opens_nothing_of_its_former_life(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     theirs = sql.enqueue(queue="beta.mail", max_attempts=1)
     sql.finish(sql.claim(), "failed", errors=["of beta"])
     acme = as_["acme"]
@@ -202,7 +228,9 @@ def test_an_id_that_is_used_again_opens_nothing_of_its_former_life(sql, as_, ref
     assert sql.one("select queue from holdfast.dead_letter") == "beta.mail"
 
 
-def test_a_role_that_is_renamed_stays_bound(sql, as_, tenants):
+def test_a_role_that_is_renamed_stays_bound(
+    sql: Session, as_: dict[str, Session], tenants: dict[str, str]
+) -> None:
     sql.enqueue(queue="beta.mail")
     name = name_of(tenants["acme"])
     sql(f'alter role "{name}" rename to "{name}_x"')
@@ -213,7 +241,9 @@ def test_a_role_that_is_renamed_stays_bound(sql, as_, tenants):
         sql(f'alter role "{name}_x" rename to "{name}"')
 
 
-def test_what_counts_for_all_is_not_told_or_changed_for_one(sql, as_, refused):
+def test_what_counts_for_all_is_not_told_or_changed_for_one(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     sql.enqueue("charge", queue="beta.mail")
     acme = as_["acme"]
     acme.enqueue(queue="acme.mail")
@@ -229,7 +259,9 @@ def test_what_counts_for_all_is_not_told_or_changed_for_one(sql, as_, refused):
         acme.value("declare_schedule", name="s", task="t", cron="0 9 * * *", queue="acme.mail")
 
 
-def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, as_, clock):
+def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(
+    sql: Session, as_: dict[str, Session], clock: Clock
+) -> None:
     clock.set(datetime(2030, 5, 1, 12, 30, tzinfo=UTC))  # the minute has just begun
     sql(
         "insert into holdfast.stat (span, at, queue, task, completed, failed, dead, cancelled, wait_seconds, "
@@ -250,15 +282,15 @@ def test_a_tenants_statistics_ask_once_for_each_queue_whether_it_is_theirs(sql, 
 ENDS = {"live": None, "completed": "complete", "dead": "fail"}
 
 
-def ended_of_beta(sql, end, **options):
+def ended_of_beta(sql: Session, end: str, **options: Any) -> UUID:
     job_id = sql.enqueue("pay", queue="beta", payload='{"n": 1}', max_attempts=1, **options)
     if ENDS[end]:
         job = sql.claim_one(queues=["beta"])
-        sql.finish([job], {"complete": "completed", "fail": "failed"}[ENDS[end]])
+        sql.finish([job], "completed" if ENDS[end] == "complete" else "failed")
     return job_id
 
 
-def copy_as(session, job_id):
+def copy_as(session: Session, job_id: UUID) -> None:
     lane = session.value("lane", queue="acme", priority=100, task="pay")
     with session.connection.cursor().copy("copy holdfast.job (id, lane_id, task) from stdin") as rows:
         rows.write_row((job_id, lane, "pay"))
@@ -267,7 +299,9 @@ def copy_as(session, job_id):
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("own", [True, False], ids=["caller's id", "made up id"])
 @pytest.mark.parametrize("way", ["enqueue", "enqueue_many"])
-def test_a_tenant_cannot_use_the_id_of_anothers_job(sql, as_, refused, end, own, way):
+def test_a_tenant_cannot_use_the_id_of_anothers_job(
+    sql: Session, as_: dict[str, Session], refused: Refused, end: str, own: bool, way: str
+) -> None:
     theirs = ended_of_beta(sql, end, **({"id": uuid4()} if own else {}))
     said = set()
     for task, payload in (("pay", '{"n": 1}'), ("pay", '{"n": 2}'), ("other", "{}")):
@@ -283,7 +317,9 @@ def test_a_tenant_cannot_use_the_id_of_anothers_job(sql, as_, refused, end, own,
 
 
 @pytest.mark.parametrize("end", ["completed", "dead"])
-def test_nor_by_an_insert_of_its_own(sql, as_, refused, end):
+def test_nor_by_an_insert_of_its_own(
+    sql: Session, as_: dict[str, Session], refused: Refused, end: str
+) -> None:
     theirs = ended_of_beta(sql, end)
     with refused("HF007") as error:
         copy_as(as_["acme"], theirs)
@@ -291,7 +327,9 @@ def test_nor_by_an_insert_of_its_own(sql, as_, refused, end):
     copy_as(as_["acme"], uuid4())
 
 
-def test_nor_after_that_job_is_gone(sql, as_, refused, clock):
+def test_nor_after_that_job_is_gone(
+    sql: Session, as_: dict[str, Session], refused: Refused, clock: Clock
+) -> None:
     theirs = ended_of_beta(sql, "completed", id=uuid4())
     sql("truncate holdfast.finished")
     with refused("HF007") as error:
@@ -299,7 +337,9 @@ def test_nor_after_that_job_is_gone(sql, as_, refused, clock):
     assert error.message == f"id {theirs} cannot be used"
 
 
-def test_a_tenant_repeats_its_own_call_as_before(sql, as_, refused):
+def test_a_tenant_repeats_its_own_call_as_before(
+    sql: Session, as_: dict[str, Session], refused: Refused
+) -> None:
     mine = uuid4()
     for _ in range(2):
         assert as_["acme"].enqueue("pay", queue="acme", payload='{"n": 1}', id=mine) == mine
@@ -309,7 +349,7 @@ def test_a_tenant_repeats_its_own_call_as_before(sql, as_, refused):
     assert len(as_["acme"].rows("list_jobs")) == 1
 
 
-def test_a_tenant_is_told_of_the_end_of_its_own_jobs_alone(sql, as_):
+def test_a_tenant_is_told_of_the_end_of_its_own_jobs_alone(sql: Session, as_: dict[str, Session]) -> None:
     mine, theirs = sql.enqueue(queue="acme"), sql.enqueue(queue="beta")
     as_["acme"].rows("await_jobs", ids=[mine, theirs, uuid4()], channel="acme_waits")
     assert sql("select job_id from holdfast.waiter") == [(mine,)]

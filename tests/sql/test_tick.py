@@ -1,33 +1,36 @@
 """Every duty in one call, for cron: one that fails stops no other."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from holdfast.testing import Clock
 from holdfast.worker import duties
-from tests.sql.sessions import copied_database
+from tests.sql.sessions import Connect, Session, Together, copied_database
 
 DUTIES = ["fire", "promote", "recover", "advance", "fold_stats", "upkeep"]
 
 
 @pytest.fixture
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     with copied_database(holdfast_server, holdfast_template) as dsn:
         yield dsn
 
 
-def test_a_tick_runs_every_duty(sql, clock):
+def test_a_tick_runs_every_duty(sql: Session, clock: Clock) -> None:
     due = sql.enqueue(delay="1 minute")
     clock.advance(minutes=2)
     assert sql.rows("tick") == [(duty, None) for duty in DUTIES]
     assert sql.state(due) == "pending"
 
 
-def test_a_worker_does_the_duties_that_the_database_lists(sql):
+def test_a_worker_does_the_duties_that_the_database_lists(sql: Session) -> None:
     listed = {duty.name: duty.every.total_seconds() for duty in sql.rows("list_duties")}
     assert listed == duties.SECONDS
     assert [duty.name for duty in sql.rows("list_duties") if duty.in_tick] == DUTIES
 
 
-def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql, clock):
+def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql: Session, clock: Clock) -> None:
     """Who comes once a minute cannot let in two thousand at a time, as workers do, who come back at once."""
     sql.enqueue_many(5000, delays=["1 minute"] * 5000)
     clock.advance(minutes=2)
@@ -35,7 +38,7 @@ def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql, clock):
     assert len(sql.claim_all()) == 5000
 
 
-def test_ticks_once_a_minute_are_enough_to_keep_house(sql, clock):
+def test_ticks_once_a_minute_are_enough_to_keep_house(sql: Session, clock: Clock) -> None:
     sql.enqueue(delay="30 s")
     ids = sql.enqueue_many(3)
     sql.claim_all()  # by a consumer that is never heard of again
@@ -46,7 +49,9 @@ def test_ticks_once_a_minute_are_enough_to_keep_house(sql, clock):
     assert len(sql.claim_all()) == 1, "suspects one at a time"
 
 
-def test_a_duty_that_cannot_get_a_lock_gives_up_and_the_others_run(sql, other, clock):
+def test_a_duty_that_cannot_get_a_lock_gives_up_and_the_others_run(
+    sql: Session, other: Session, clock: Clock
+) -> None:
     due = sql.enqueue(delay="1 minute")
     clock.advance(minutes=2)
     with other.connection.transaction():
@@ -60,7 +65,7 @@ def test_a_duty_that_cannot_get_a_lock_gives_up_and_the_others_run(sql, other, c
     assert sql.rows("tick") == [(duty, None) for duty in DUTIES]
 
 
-def test_no_duty_waits_for_ever(sql):
+def test_no_duty_waits_for_ever(sql: Session) -> None:
     """Each sets a lock_timeout of its own: whoever holds a table may hold up one round, not all of them."""
     unbounded = sql(
         "select proname from pg_proc where pronamespace = 'holdfast'::regnamespace and proname = any(%s) "
@@ -70,7 +75,7 @@ def test_no_duty_waits_for_ever(sql):
     assert unbounded == []
 
 
-def test_a_duty_that_breaks_leaves_the_work_of_the_others(sql, clock):
+def test_a_duty_that_breaks_leaves_the_work_of_the_others(sql: Session, clock: Clock) -> None:
     due = sql.enqueue(delay="1 minute")
     clock.advance(minutes=2)
     sql("create or replace function holdfast.recover("
@@ -81,7 +86,9 @@ def test_a_duty_that_breaks_leaves_the_work_of_the_others(sql, clock):
     assert sql("select error from holdfast.duty where name = 'recover'") == [("broken",)]
 
 
-def test_two_ticks_at_once_share_the_work_without_waiting(sql, connect, together, clock):
+def test_two_ticks_at_once_share_the_work_without_waiting(
+    sql: Session, connect: Connect, together: Together, clock: Clock
+) -> None:
     sql.enqueue_many(100, delays=["1 s"] * 100)
     clock.advance(minutes=1)
     sessions = [connect() for _ in range(4)]

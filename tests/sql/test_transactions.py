@@ -1,12 +1,20 @@
 """Our functions inside the caller's own transaction, at every isolation level."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+
+from holdfast.testing import Clock
+from tests.sql.sessions import Background, Refused, Session
 
 FROZEN = ["repeatable read", "serializable"]
 
 
 @pytest.mark.parametrize("isolation", ["read committed", *FROZEN])
-def test_a_job_is_there_if_and_only_if_its_transaction_commits(sql, other, isolation):
+def test_a_job_is_there_if_and_only_if_its_transaction_commits(
+    sql: Session, other: Session, isolation: str
+) -> None:
     with sql.transaction(isolation):
         job_id = sql.enqueue()
         assert sql.state(job_id) == "pending"
@@ -21,7 +29,7 @@ def test_a_job_is_there_if_and_only_if_its_transaction_commits(sql, other, isola
     assert other.claim() == []
 
 
-def test_a_job_of_a_savepoint_that_was_rolled_back_is_gone(sql, other):
+def test_a_job_of_a_savepoint_that_was_rolled_back_is_gone(sql: Session, other: Session) -> None:
     with sql.connection.transaction():
         kept = sql.enqueue()
         with sql.connection.transaction(force_rollback=True):
@@ -30,7 +38,7 @@ def test_a_job_of_a_savepoint_that_was_rolled_back_is_gone(sql, other):
     assert [job.id for job in other.claim()] == [kept, also_kept]
 
 
-def test_the_first_users_of_a_lane_do_not_wait_for_each_other(sql, other):
+def test_the_first_users_of_a_lane_do_not_wait_for_each_other(sql: Session, other: Session) -> None:
     other("set lock_timeout = '1s'")
     with sql.connection.transaction(), other.connection.transaction():
         mine = sql.enqueue("new", queue="new", priority=42)
@@ -39,7 +47,7 @@ def test_the_first_users_of_a_lane_do_not_wait_for_each_other(sql, other):
     assert [job.id for job in sql.claim()] == [mine, theirs, *more]
 
 
-def test_the_first_to_return_jobs_to_a_lane_do_not_wait_for_each_other(sql, other):
+def test_the_first_to_return_jobs_to_a_lane_do_not_wait_for_each_other(sql: Session, other: Session) -> None:
     other("set lock_timeout = '1s'")
     sql.enqueue_many(2)
     mine, theirs = sql.claim_one(), sql.claim_one()
@@ -50,7 +58,9 @@ def test_the_first_to_return_jobs_to_a_lane_do_not_wait_for_each_other(sql, othe
 
 
 @pytest.mark.parametrize("isolation", FROZEN)
-def test_what_must_see_the_newest_refuses_a_frozen_snapshot(sql, isolation, refused):
+def test_what_must_see_the_newest_refuses_a_frozen_snapshot(
+    sql: Session, isolation: str, refused: Refused
+) -> None:
     for function in ("claim", "advance", "promote", "recover", "upkeep", "check_heads", "tick"):
         with refused("HF009") as error, sql.transaction(isolation):
             sql.rows(function)
@@ -60,7 +70,7 @@ def test_what_must_see_the_newest_refuses_a_frozen_snapshot(sql, isolation, refu
 
 
 @pytest.mark.parametrize("isolation", FROZEN)
-def test_a_job_can_be_enqueued_and_reported_under_a_frozen_snapshot(sql, isolation):
+def test_a_job_can_be_enqueued_and_reported_under_a_frozen_snapshot(sql: Session, isolation: str) -> None:
     for outcome, state in [
         ("completed", "completed"),
         ("failed", "scheduled"),
@@ -80,8 +90,8 @@ def test_a_job_can_be_enqueued_and_reported_under_a_frozen_snapshot(sql, isolati
 
 @pytest.mark.parametrize("isolation", FROZEN)
 def test_progress_written_meanwhile_does_not_break_a_handler_that_finishes_in_its_own_transaction(
-    sql, other, isolation
-):
+    sql: Session, other: Session, isolation: str
+) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     other.value("progress", id=job.id, lease=job.lease, percent=10)
@@ -94,7 +104,9 @@ def test_progress_written_meanwhile_does_not_break_a_handler_that_finishes_in_it
     assert done.started_at is not None
 
 
-def test_what_such_a_handler_leaves_behind_is_swept(sql, other, clock, refused):
+def test_what_such_a_handler_leaves_behind_is_swept(
+    sql: Session, other: Session, clock: Clock, refused: Refused
+) -> None:
     sql.enqueue()
     job = sql.claim_one()
     other.value("progress", id=job.id, lease=job.lease, percent=10)
@@ -107,7 +119,9 @@ def test_what_such_a_handler_leaves_behind_is_swept(sql, other, clock, refused):
     assert sql("select from holdfast.running") == []
 
 
-def test_a_result_is_there_if_and_only_if_the_handlers_transaction_commits(sql, other):
+def test_a_result_is_there_if_and_only_if_the_handlers_transaction_commits(
+    sql: Session, other: Session
+) -> None:
     job_id = sql.enqueue()
     job = sql.claim_one()
     sql("create table public.effect (job uuid)")
@@ -125,7 +139,7 @@ def test_a_result_is_there_if_and_only_if_the_handlers_transaction_commits(sql, 
 
 
 @pytest.fixture
-def effect(sql):
+def effect(sql: Session) -> Iterator[Callable[[], int]]:
     """`effect()`: how much was written to the table of this name."""
     sql("create table public.effect (job uuid)")
     yield lambda: sql.one("select count(*) from public.effect")
@@ -137,13 +151,13 @@ REPORTS = [("complete", {}), ("fail", {"error": "no"}), ("snooze", {"delay": "0"
 
 @pytest.mark.parametrize(("verb", "options"), REPORTS)
 def test_a_transaction_that_is_repeated_with_its_report_writes_nothing_twice(
-    sql, effect, refused, verb, options
-):
+    sql: Session, effect: Callable[[], int], refused: Refused, verb: str, options: dict[str, Any]
+) -> None:
     """The reply to its commit was lost, and its caller cannot know."""
     sql.enqueue()
     job = sql.claim_one()
 
-    def work():
+    def work() -> None:
         with sql.transaction():
             sql("insert into public.effect values (%s)", job.id)
             sql.value(verb, id=job.id, lease=job.lease, **options)
@@ -157,12 +171,14 @@ def test_a_transaction_that_is_repeated_with_its_report_writes_nothing_twice(
     sql.value(verb, id=job.id, lease=job.lease, **options)  # repeated alone, it is a repetition
 
 
-def test_two_transactions_that_complete_the_same_job_write_once(sql, other, effect, background, refused):
+def test_two_transactions_that_complete_the_same_job_write_once(
+    sql: Session, other: Session, effect: Callable[[], int], background: Background, refused: Refused
+) -> None:
     """The first is about to commit, but its caller has lost sight of it and tries again."""
     sql.enqueue()
     job = sql.claim_one()
 
-    def again():
+    def again() -> None:
         with other.transaction():
             other("insert into public.effect values (%s)", job.id)
             other.value("complete", id=job.id, lease=job.lease)
@@ -177,7 +193,7 @@ def test_two_transactions_that_complete_the_same_job_write_once(sql, other, effe
     assert effect() == 1
 
 
-def test_many_jobs_are_reported_in_one_transaction(sql, effect):
+def test_many_jobs_are_reported_in_one_transaction(sql: Session, effect: Callable[[], int]) -> None:
     sql.enqueue_many(3)
     with sql.transaction():
         for job in sql.claim():

@@ -1,40 +1,43 @@
 """The slow duty: partitions made ahead and dropped behind, and everything old forgotten."""
 
-from datetime import UTC, timedelta
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, timedelta
+from uuid import UUID
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
-from tests.sql.sessions import copied_database
+from holdfast.testing import Clock
+from tests.sql.sessions import Connect, Session, Together, copied_database
 
 
 @pytest.fixture
-def holdfast_dsn(holdfast_server, holdfast_template):
+def holdfast_dsn(holdfast_server: str, holdfast_template: str) -> Iterator[str]:
     with copied_database(holdfast_server, holdfast_template) as dsn:
         yield dsn
 
 
-def partitions(sql) -> set[str]:
+def partitions(sql: Session) -> set[str]:
     query = "select inhrelid::regclass::text from pg_inherits where inhparent = 'holdfast.finished'::regclass"
     return {name.removeprefix("holdfast.") for (name,) in sql(query)}
 
 
-def named(*days) -> set[str]:
+def named(*days: date) -> set[str]:
     return {f"finished_{day:%Y%m%d}" for day in days}
 
 
 @pytest.fixture
-def today(sql):
+def today(sql: Session) -> Callable[[], date]:
     return lambda: sql.one("select (holdfast.clock() at time zone 'UTC')::date")
 
 
 @pytest.fixture
-def done(sql):
+def done(sql: Session) -> Callable[[], UUID]:
     """Run a job through; returns its id."""
 
-    def make():
+    def make() -> UUID:
         job_id = sql.enqueue()
         sql.finish([sql.claim_one()])
         return job_id
@@ -42,18 +45,20 @@ def done(sql):
     return make
 
 
-def place(sql, job_id) -> str:
+def place(sql: Session, job_id: UUID) -> str:
     name = sql.one("select tableoid::regclass::text from holdfast.finished where id = %s", job_id)
     return name.removeprefix("holdfast.")
 
 
-def test_partitions_are_made_a_week_ahead_with_a_default_behind_them(sql, today):
+def test_partitions_are_made_a_week_ahead_with_a_default_behind_them(
+    sql: Session, today: Callable[[], date]
+) -> None:
     # Never for today: a finish on its way to the default partition would be refused there.
     days = [today() + timedelta(days=n) for n in range(1, 8)]
     assert partitions(sql) == named(*days) | {"finished_default"}
 
 
-def test_no_partition_is_gone_through_because_rows_come_in(sql, clock):
+def test_no_partition_is_gone_through_because_rows_come_in(sql: Session, clock: Clock) -> None:
     clock.advance(days=3)
     sql.value("upkeep")
     options = sql(
@@ -64,14 +69,16 @@ def test_no_partition_is_gone_through_because_rows_come_in(sql, clock):
     assert all("autovacuum_vacuum_insert_threshold=-1" in some for (some,) in options)
 
 
-def test_a_finished_job_lies_in_the_partition_of_its_day(sql, today, done, clock):
+def test_a_finished_job_lies_in_the_partition_of_its_day(
+    sql: Session, today: Callable[[], date], done: Callable[[], UUID], clock: Clock
+) -> None:
     assert place(sql, done()) == "finished_default"
     for days in (1, 3):
         clock.advance(days=days)
         assert {place(sql, done())} == named(today())
 
 
-def test_partitions_are_cut_at_midnight_utc_whatever_the_session_thinks(sql, clock):
+def test_partitions_are_cut_at_midnight_utc_whatever_the_session_thinks(sql: Session, clock: Clock) -> None:
     sql("set timezone = 'Pacific/Kiritimati'")
     clock.advance(days=100)
     sql.value("upkeep")
@@ -84,7 +91,9 @@ def test_partitions_are_cut_at_midnight_utc_whatever_the_session_thinks(sql, clo
     assert all(bound.count(" 00:00:00+00'") == 2 for (bound,) in bounds)
 
 
-def test_a_day_without_a_partition_goes_to_the_default_and_stays_there(sql, today, done, clock):
+def test_a_day_without_a_partition_goes_to_the_default_and_stays_there(
+    sql: Session, today: Callable[[], date], done: Callable[[], UUID], clock: Clock
+) -> None:
     clock.advance(days=20)
     lonely = done()
     assert place(sql, lonely) == "finished_default"
@@ -97,7 +106,9 @@ def test_a_day_without_a_partition_goes_to_the_default_and_stays_there(sql, toda
     assert {place(sql, done())} == named(today())
 
 
-def test_finished_jobs_are_dropped_after_the_longest_retention(sql, today, done, clock):
+def test_finished_jobs_are_dropped_after_the_longest_retention(
+    sql: Session, today: Callable[[], date], done: Callable[[], UUID], clock: Clock
+) -> None:
     clock.advance(days=1)
     old_day = today()
     old = done()
@@ -111,7 +122,9 @@ def test_finished_jobs_are_dropped_after_the_longest_retention(sql, today, done,
     assert named(old_day).isdisjoint(partitions(sql))
 
 
-def test_a_queue_with_a_longer_retention_keeps_the_partitions(sql, today, clock):
+def test_a_queue_with_a_longer_retention_keeps_the_partitions(
+    sql: Session, today: Callable[[], date], clock: Clock
+) -> None:
     sql("insert into holdfast.queue (name, retention) values ('slow', '90 days')")
     clock.advance(days=1)
     old_day = today()
@@ -127,7 +140,9 @@ def test_a_queue_with_a_longer_retention_keeps_the_partitions(sql, today, clock)
     assert named(old_day).isdisjoint(partitions(sql))
 
 
-def test_what_lies_in_the_default_partition_is_forgotten_too(sql, done, clock):
+def test_what_lies_in_the_default_partition_is_forgotten_too(
+    sql: Session, done: Callable[[], UUID], clock: Clock
+) -> None:
     clock.advance(days=20)
     lonely = done()
     assert place(sql, lonely) == "finished_default"
@@ -140,7 +155,9 @@ def test_what_lies_in_the_default_partition_is_forgotten_too(sql, done, clock):
     assert sql.rows("job", id=lonely) == []
 
 
-def test_a_report_that_reads_the_table_is_not_waited_for_and_nothing_waits_behind_us(sql, other, done, clock):
+def test_a_report_that_reads_the_table_is_not_waited_for_and_nothing_waits_behind_us(
+    sql: Session, other: Session, done: Callable[[], UUID], clock: Clock
+) -> None:
     clock.advance(days=40)
     before = partitions(sql)
     with other.connection.transaction():
@@ -154,16 +171,18 @@ def test_a_report_that_reads_the_table_is_not_waited_for_and_nothing_waits_behin
     assert sql.state(job_id) == "completed"
 
 
-def test_partitions_come_and_go_while_others_finish_jobs(sql, connect, together, clock):
+def test_partitions_come_and_go_while_others_finish_jobs(
+    sql: Session, connect: Connect, together: Together, clock: Clock
+) -> None:
     """Attaching and dropping take locks that finishes hold too: nobody may fail."""
     finisher, keeper = connect(), connect()
 
-    def finish():
+    def finish() -> None:
         for _ in range(30):
             finisher.enqueue_many(20)
             assert finisher.finish(finisher.claim_all()) == []
 
-    def keep():
+    def keep() -> None:
         for _ in range(8):
             clock.advance(days=5)
             keeper.value("upkeep")
@@ -172,14 +191,14 @@ def test_partitions_come_and_go_while_others_finish_jobs(sql, connect, together,
     assert sql.one("select count(*) from holdfast.job") == 0
 
 
-def test_the_first_hours_after_an_install_without_upkeep_lose_nothing(holdfast_server):
+def test_the_first_hours_after_an_install_without_upkeep_lose_nothing(holdfast_server: str) -> None:
     with psycopg.connect(holdfast_server, autocommit=True) as server:
         server.execute("create database holdfast_bare")
         dsn = make_conninfo(holdfast_server, dbname="holdfast_bare")
         try:
             with psycopg.connect(dsn, autocommit=True) as sql:
                 schema.apply(sql)
-                job_id = sql.execute("select holdfast.enqueue('task')").fetchone()[0]
+                job_id = sql.execute("select holdfast.enqueue('task')").fetchall()[0][0]
                 ((lease,),) = sql.execute("select lease from holdfast.claim()").fetchall()
                 sql.execute("select holdfast.complete(%s, %s)", [job_id, lease])
                 errors = sql.execute("select duty, error from holdfast.tick() where error is not null")
@@ -190,9 +209,11 @@ def test_the_first_hours_after_an_install_without_upkeep_lose_nothing(holdfast_s
             server.execute("drop database holdfast_bare with (force)")
 
 
-def test_errors_are_forgotten_with_their_jobs_but_not_those_of_the_living_and_the_dead(sql, clock):
-    fates = {"completed": None, "dead": None, "living": None}
-    for fate in fates:
+def test_errors_are_forgotten_with_their_jobs_but_not_those_of_the_living_and_the_dead(
+    sql: Session, clock: Clock
+) -> None:
+    fates: dict[str, UUID] = {}
+    for fate in ("completed", "dead", "living"):
         fates[fate] = sql.enqueue(fate, max_attempts=9)
         job = sql.claim_one()
         sql.finish([job], "failed", errors=["no"], retries=[fate != "dead"], delays=["0"])
@@ -205,19 +226,19 @@ def test_errors_are_forgotten_with_their_jobs_but_not_those_of_the_living_and_th
     assert left == {"completed": 0, "dead": 1, "living": 1}
 
 
-def test_upkeep_beside_another_does_nothing(sql, other):
+def test_upkeep_beside_another_does_nothing(sql: Session, other: Session) -> None:
     with sql.connection.transaction():
         sql.value("upkeep")
         assert other.value("upkeep") == 0
 
 
-def test_upkeep_leaves_a_healthy_database_alone(sql, done):
+def test_upkeep_leaves_a_healthy_database_alone(sql: Session, done: Callable[[], UUID]) -> None:
     done()
     sql.value("upkeep")
     assert sql.value("upkeep") == 0
 
 
-def test_a_fleet_keeps_house_once_in_a_while(sql, other, clock):
+def test_a_fleet_keeps_house_once_in_a_while(sql: Session, other: Session, clock: Clock) -> None:
     def hangs_on() -> bool:
         """Whether the worker that left long ago is still on record."""
         return sql.one("select exists (select from holdfast.worker where left_at is not null)")
@@ -240,7 +261,7 @@ def test_a_fleet_keeps_house_once_in_a_while(sql, other, clock):
     assert sql.value("upkeep") == 1, "by hand it is done at once"
 
 
-def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
+def test_the_longer_it_takes_the_longer_is_the_rest(sql: Session, clock: Clock) -> None:
     noon = clock.now().astimezone(UTC).replace(hour=12) + timedelta(days=1)
     clock.set(noon)  # at midnight there is more to do
     sql.value("upkeep")
@@ -255,7 +276,9 @@ def test_the_longer_it_takes_the_longer_is_the_rest(sql, clock):
     assert sql.value("upkeep", rest="45 seconds") == 1, "but no longer than a quarter of an hour"
 
 
-def test_what_should_not_be_is_looked_for_less_often_the_longer_that_takes(sql, clock):
+def test_what_should_not_be_is_looked_for_less_often_the_longer_that_takes(
+    sql: Session, clock: Clock
+) -> None:
     def behind_the_head() -> bool:
         return sql.one("select exists (select from holdfast.lane l where l.head > 1000)")
 
@@ -277,7 +300,9 @@ def test_what_should_not_be_is_looked_for_less_often_the_longer_that_takes(sql, 
     assert not behind_the_head(), "by hand it is done at once"
 
 
-def test_what_fails_undoes_nothing_else(sql, today, done, clock):
+def test_what_fails_undoes_nothing_else(
+    sql: Session, today: Callable[[], date], done: Callable[[], UUID], clock: Clock
+) -> None:
     clock.advance(days=1)
     (old_day,) = named(today())
     done()

@@ -4,20 +4,25 @@ One that was vacuumed while it was empty is taken for empty, however full it is 
 while all jobs were held, for one with nothing else in it.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
 import pytest
 
-from tests.sql.sessions import without_autovacuum
+from tests.sql.sessions import Session, without_autovacuum
 
 WAITING = 5_000
 
 
 @pytest.fixture(scope="module", autouse=True)
-def undisturbed(database):
+def undisturbed(database: tuple[str, psycopg.Connection[Any]]) -> None:
     without_autovacuum(database[1])
 
 
 @pytest.fixture
-def believed_empty(sql):
+def believed_empty(sql: Session) -> None:
     sql.enqueue_many(500)
     sql.finish(sql.claim_all())
     sql("vacuum analyze holdfast.live, holdfast.running")
@@ -26,7 +31,7 @@ def believed_empty(sql):
 
 
 @pytest.fixture
-def believed_held(sql):
+def believed_held(sql: Session) -> None:
     sql.enqueue_many(500)
     jobs = sql.claim_all()
     sql("analyze holdfast.live")
@@ -36,7 +41,7 @@ def believed_held(sql):
 
 
 @pytest.fixture
-def hangers_on(sql):
+def hangers_on(sql: Session) -> Iterator[None]:
     """What others have on record, in tables that are taken for empty as well: one row keeps their pages."""
     fill = {
         "running": "(job_id, lease, started_at, changed_at) "
@@ -52,12 +57,12 @@ def hangers_on(sql):
     sql("truncate holdfast.running, holdfast.event_count")
 
 
-def blocks(sql, call, *values) -> int:
+def blocks(sql: Session, call: str, *values: Any) -> int:
     plan = sql.one(f"explain (analyze, buffers, timing off, format json) select {call}", *values)[0]["Plan"]
     return plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
 
 
-def rows_read(sql, call, *values) -> int:
+def rows_read(sql: Session, call: str, *values: Any) -> int:
     """How many jobs, and rows that hang on them, are looked at, in the tables and in their indexes."""
     count = (
         "select sum(pg_stat_get_xact_tuples_returned(i)) from unnest(array['holdfast.live'::regclass, "
@@ -73,7 +78,7 @@ def rows_read(sql, call, *values) -> int:
 @pytest.mark.parametrize(
     "outcome", ["completed", "failed", "snoozed", "released", "interrupted", "cancelled"]
 )
-def test_a_finish_looks_up_its_jobs_one_by_one(sql, believed_empty, outcome):
+def test_a_finish_looks_up_its_jobs_one_by_one(sql: Session, believed_empty: None, outcome: str) -> None:
     jobs = sql.claim(100)
     ids, leases = [job.id for job in jobs], [job.lease for job in jobs]
     finish = "holdfast.finish(%s::uuid[], %s::uuid[], %s)"
@@ -85,8 +90,8 @@ def test_a_finish_looks_up_its_jobs_one_by_one(sql, believed_empty, outcome):
     "outcome", ["completed", "failed", "snoozed", "released", "interrupted", "cancelled"]
 )
 def test_a_finish_of_one_that_was_seen_at_work_looks_at_no_other(
-    sql, believed_empty, hangers_on, outcome, attempts
-):
+    sql: Session, believed_empty: None, hangers_on: None, outcome: str, attempts: int
+) -> None:
     sql.enqueue("rare", max_attempts=attempts)
     job = sql.claim_one(tasks=["rare"])
     sql.rows("start", ids=[job.id], leases=[job.lease])
@@ -94,13 +99,15 @@ def test_a_finish_of_one_that_was_seen_at_work_looks_at_no_other(
     assert rows_read(sql, finish, job.id, job.lease, outcome) < 100
 
 
-def test_whether_many_are_still_held_is_looked_up_one_by_one(sql, believed_empty, new_lease):
+def test_whether_many_are_still_held_is_looked_up_one_by_one(
+    sql: Session, believed_empty: None, new_lease: Callable[[], UUID]
+) -> None:
     jobs = sql.claim(100)
     ids, leases = [job.id for job in jobs], [*(job.lease for job in jobs[:-1]), new_lease()]
     assert rows_read(sql, "holdfast.not_held(%s::uuid[], %s::uuid[])", ids, leases) < 1000
 
 
-def test_a_recovery_and_a_promotion_look_up_theirs(sql, believed_empty):
+def test_a_recovery_and_a_promotion_look_up_theirs(sql: Session, believed_empty: None) -> None:
     sql.claim(100)
     assert blocks(sql, "holdfast.recover('0')") < 100 * 100
     sql.enqueue_many(100, delays=["1 hour"] * 100)
@@ -120,7 +127,9 @@ def test_a_recovery_and_a_promotion_look_up_theirs(sql, believed_empty):
         "holdfast.leave(%(worker)s)",
     ],
 )
-def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(sql, believed_empty, call):
+def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(
+    sql: Session, believed_empty: None, call: str
+) -> None:
     worker = sql.value("register")
     job = sql.claim(1, worker=worker)[0]
     sql.value("cancel", id=job.id)
@@ -128,11 +137,11 @@ def test_what_a_worker_asks_again_and_again_reads_next_to_nothing(sql, believed_
     given = {"worker": worker, "id": job.id, "lease": job.lease}
     with sql.connection.transaction(force_rollback=True):
         sql.connection.execute(query, given)  # what it takes to plan it is not counted
-    plan = sql.connection.execute(query, given).fetchone()[0][0]["Plan"]
+    plan = sql.connection.execute(query, given).fetchall()[0][0][0]["Plan"]
     assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] < WAITING / 50
 
 
-def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
+def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql: Session, other: Session) -> None:
     other("begin isolation level repeatable read")
     other("select 1")
     sql.enqueue_many(WAITING)
@@ -145,7 +154,9 @@ def test_who_leaves_beside_an_old_snapshot_looks_at_its_own_jobs(sql, other):
 
 
 @pytest.mark.parametrize("how", ["leave", "recover"])
-def test_jobs_of_many_lanes_are_looked_up_once_each_as_they_go_back(sql, believed_empty, how):
+def test_jobs_of_many_lanes_are_looked_up_once_each_as_they_go_back(
+    sql: Session, believed_empty: None, how: str
+) -> None:
     worker = sql.value("register")
     tasks = [f"task-{n % 200}" for n in range(400)]
     sql.rows("enqueue_many", tasks=tasks)
@@ -156,7 +167,7 @@ def test_jobs_of_many_lanes_are_looked_up_once_each_as_they_go_back(sql, believe
 
 
 @pytest.fixture
-def in_each_state(sql, believed_empty):
+def in_each_state(sql: Session, believed_empty: None) -> dict[str, UUID]:
     """Some thousands scheduled too, and the id of a job in each state."""
     sql.enqueue_many(WAITING, delays=["1 hour"] * WAITING)
     ids = {"pending": sql.enqueue(), "scheduled": sql.enqueue(delay="1 hour")}
@@ -173,7 +184,7 @@ def in_each_state(sql, believed_empty):
     return ids
 
 
-def test_a_job_is_looked_up_by_its_id(sql, in_each_state):
+def test_a_job_is_looked_up_by_its_id(sql: Session, in_each_state: dict[str, UUID]) -> None:
     for state, job_id in in_each_state.items():
         assert sql.job(job_id).state == state
         for look in ("job", "why", "job_errors", "memory", "run_now"):
@@ -181,7 +192,7 @@ def test_a_job_is_looked_up_by_its_id(sql, in_each_state):
                 assert rows_read(sql, f"holdfast.{look}(%s)", job_id) < 100, (look, state)
 
 
-def test_so_is_what_hangs_on_it(sql, in_each_state, hangers_on):
+def test_so_is_what_hangs_on_it(sql: Session, in_each_state: dict[str, UUID], hangers_on: None) -> None:
     for state, job_id in in_each_state.items():
         assert rows_read(sql, "holdfast.job(%s)", job_id) < 100, state
     assert rows_read(sql, "holdfast.list_jobs(state => 'pending', amount => 50)") < WAITING / 10
@@ -190,7 +201,9 @@ def test_so_is_what_hangs_on_it(sql, in_each_state, hangers_on):
 @pytest.mark.parametrize(
     "state", ["pending", "claimed", "running", "completed", "cancelled", "dead", "scheduled", None]
 )
-def test_a_list_looks_at_what_it_shows(sql, in_each_state, state):
+def test_a_list_looks_at_what_it_shows(
+    sql: Session, in_each_state: dict[str, UUID], state: str | None
+) -> None:
     shown = {row.id for row in sql.rows("list_jobs", state=state)}
     assert state is None or in_each_state[state] in shown
     most = WAITING if state in {"scheduled", None} else 0  # of these, all, to find those that changed last
@@ -200,9 +213,9 @@ def test_a_list_looks_at_what_it_shows(sql, in_each_state, state):
 
 
 @pytest.mark.parametrize("state", ["claimed", "running"])
-def test_a_list_of_held_jobs_looks_at_no_others(sql, believed_held, state):
+def test_a_list_of_held_jobs_looks_at_no_others(sql: Session, believed_held: None, state: str) -> None:
     assert rows_read(sql, "holdfast.list_jobs(state => %s)", state) < 100
 
 
-def test_a_count_looks_at_each_job_once(sql, believed_held):
+def test_a_count_looks_at_each_job_once(sql: Session, believed_held: None) -> None:
     assert rows_read(sql, "holdfast.count_jobs()") < WAITING + 100

@@ -1,18 +1,28 @@
 """Why does my job not run? A table of situations, each made through the public functions, and the answer."""
 
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+
+from tests.sql.sessions import Refused, Session
 
 
 class Stage:
     """A database in which situations are prepared one after the other, each in a queue of its own."""
 
-    def __init__(self, sql):
+    def __init__(self, sql: Session) -> None:
         self.sql = sql
-        self.workers = []
+        self.workers: list[UUID] = []
 
-    def worker(self, queue, *, name="web-1", tasks=None, lease_time="30 seconds"):
+    def worker(
+        self,
+        queue: str | None,
+        *,
+        name: str = "web-1",
+        tasks: list[str] | None = None,
+        lease_time: str = "30 seconds",
+    ) -> UUID:
         worker = self.sql.value(
             "register",
             name=name,
@@ -25,32 +35,32 @@ class Stage:
         self.workers.append(worker)
         return worker
 
-    def beat(self):
+    def beat(self) -> None:
         for worker in self.workers:
             self.sql.value("heartbeat", worker=worker)
 
-    def later(self, interval):
+    def later(self, interval: str) -> None:
         """Let time pass, with all workers alive."""
         self.pass_time(interval)
         self.beat()
         self.sql.value("recover")
 
-    def pass_time(self, interval):
+    def pass_time(self, interval: str) -> None:
         self.sql("update holdfast.test_clock set shift = shift + extract(epoch from %s::interval)", interval)
 
-    def why(self, job_id):
+    def why(self, job_id: UUID) -> list[Any]:
         return self.sql.rows("why", id=job_id)
 
-    def answers(self, job_id):
+    def answers(self, job_id: UUID) -> list[str]:
         return [row.answer for row in self.why(job_id)]
 
 
 @pytest.fixture
-def stage(sql):
+def stage(sql: Session) -> Stage:
     return Stage(sql)
 
 
-def test_a_job_that_no_worker_takes_is_answered_with_why(stage, sql):
+def test_a_job_that_no_worker_takes_is_answered_with_why(stage: Stage, sql: Session) -> None:
     stage.worker("elsewhere", tasks=["app.other"])
 
     paused = sql.enqueue(queue="paused")
@@ -87,7 +97,9 @@ def test_a_job_that_no_worker_takes_is_answered_with_why(stage, sql):
     assert stage.answers(made) == ["no_worker_for_queue", "schedule"]
 
 
-def test_a_job_that_must_wait_its_turn_is_answered_with_what_goes_before_it(stage, sql):
+def test_a_job_that_must_wait_its_turn_is_answered_with_what_goes_before_it(
+    stage: Stage, sql: Session
+) -> None:
     stage.worker("mail")
     later = sql.enqueue(queue="mail", delay="1 hour")
     (scheduled,) = stage.why(later)
@@ -118,7 +130,7 @@ def test_a_job_that_must_wait_its_turn_is_answered_with_what_goes_before_it(stag
     assert "for 4 min" in reason.explanation
 
 
-def test_a_job_that_waits_for_its_time_is_answered_with_when_that_is(stage, sql):
+def test_a_job_that_waits_for_its_time_is_answered_with_when_that_is(stage: Stage, sql: Session) -> None:
     stage.worker("retry")
     retried = sql.enqueue(queue="retry")
     job = sql.claim_one(queues=["retry"])
@@ -141,7 +153,7 @@ def test_a_job_that_waits_for_its_time_is_answered_with_when_that_is(stage, sql)
     assert "nobody does the duties" in stage.why(overdue)[0].explanation
 
 
-def test_a_job_that_nobody_can_run_is_told_that_no_worker_lives(stage, sql):
+def test_a_job_that_nobody_can_run_is_told_that_no_worker_lives(stage: Stage, sql: Session) -> None:
     waits = sql.enqueue()
     assert "none in the last day" in stage.why(waits)[0].explanation
     worker = stage.worker(None)
@@ -155,7 +167,7 @@ def test_a_job_that_nobody_can_run_is_told_that_no_worker_lives(stage, sql):
     assert "web-1 (host ship, pid 42), left" in reason.explanation
 
 
-def test_what_is_held_is_answered_with_who_holds_it(stage, sql):
+def test_what_is_held_is_answered_with_who_holds_it(stage: Stage, sql: Session) -> None:
     worker = stage.worker(None)
     held = sql.enqueue(max_attempts=5)
     job = sql.claim_one(worker=worker)
@@ -190,7 +202,7 @@ def test_what_is_held_is_answered_with_who_holds_it(stage, sql):
         assert stage.answers(held)[0] == "worker_lost"
 
 
-def test_a_job_whose_worker_died_is_a_suspect(stage, sql):
+def test_a_job_whose_worker_died_is_a_suspect(stage: Stage, sql: Session) -> None:
     job_id = sql.enqueue()
     lost = stage.worker(None)
     sql.claim_one(worker=lost)
@@ -202,7 +214,7 @@ def test_a_job_whose_worker_died_is_a_suspect(stage, sql):
     assert stage.answers(job_id) == ["running", "suspect"]
 
 
-def test_an_open_transaction_that_holds_the_row_is_named(stage, sql, other):
+def test_an_open_transaction_that_holds_the_row_is_named(stage: Stage, sql: Session, other: Session) -> None:
     stage.worker(None)
     job_id = sql.enqueue()
     with other.connection.transaction(force_rollback=True):
@@ -213,7 +225,7 @@ def test_an_open_transaction_that_holds_the_row_is_named(stage, sql, other):
     assert stage.answers(job_id) == ["ready"]
 
 
-def test_a_job_behind_a_head_or_out_of_attempts_is_found_out(stage, sql):
+def test_a_job_behind_a_head_or_out_of_attempts_is_found_out(stage: Stage, sql: Session) -> None:
     stage.worker(None)
     late = sql.enqueue()
     sql("update holdfast.lane set head = head + 1000")
@@ -224,7 +236,7 @@ def test_a_job_behind_a_head_or_out_of_attempts_is_found_out(stage, sql):
     assert stage.answers(late)[0] == "out_of_attempts"
 
 
-def test_what_has_ended_is_answered_with_how(stage, sql):
+def test_what_has_ended_is_answered_with_how(stage: Stage, sql: Session) -> None:
     done, called_off, dead = (sql.enqueue(priority=priority, max_attempts=1) for priority in (3, 2, 1))
     job = sql.claim_one()
     sql.value("complete", id=job.id, lease=job.lease)
@@ -241,7 +253,7 @@ def test_what_has_ended_is_answered_with_how(stage, sql):
     assert stage.answers(dead) == ["ready"]
 
 
-def test_an_id_that_nobody_knows_is_explained(stage, sql, other):
+def test_an_id_that_nobody_knows_is_explained(stage: Stage, sql: Session, other: Session) -> None:
     (reason,) = stage.why(uuid4())
     assert reason.answer == "unknown"
     assert "kept for 30 d" in reason.explanation
@@ -261,13 +273,15 @@ def test_an_id_that_nobody_knows_is_explained(stage, sql, other):
     assert "for task mail.welcome, and has been purged" in stage.why(given)[0].explanation
 
 
-def test_a_missing_id_is_refused(sql, refused):
+def test_a_missing_id_is_refused(sql: Session, refused: Refused) -> None:
     with refused("HF008") as error:
         sql.rows("why", id=None)
     assert error.detail["field"] == "id"
 
 
-def test_what_stands_before_a_job_is_counted_no_further_than_to_ten_thousand(stage, sql):
+def test_what_stands_before_a_job_is_counted_no_further_than_to_ten_thousand(
+    stage: Stage, sql: Session
+) -> None:
     stage.worker(None)
     sql(
         "insert into holdfast.job (lane_id, task) "

@@ -1,18 +1,22 @@
 """Consumers come, prove that they live, and leave; one that was declared lost never comes back."""
 
 from datetime import timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
+from holdfast.testing import Clock
+from tests.sql.sessions import Refused, Session
+
 
 @pytest.fixture
-def worker(sql) -> UUID:
+def worker(sql: Session) -> UUID:
     return sql.value("register", name="w", queues=["a"], tasks=["t"], host="h", pid=42, version="1.0")
 
 
-def test_a_registration_is_new_each_time_and_the_name_only_a_label(sql, worker):
+def test_a_registration_is_new_each_time_and_the_name_only_a_label(sql: Session, worker: UUID) -> None:
     again = sql.value("register", name="w")
     assert again != worker
     rows = {row.id: row for row in sql.rows("list_workers")}
@@ -22,26 +26,30 @@ def test_a_registration_is_new_each_time_and_the_name_only_a_label(sql, worker):
     assert rows[again].name == "w"
 
 
-def test_a_worker_without_a_name_gets_one(sql):
+def test_a_worker_without_a_name_gets_one(sql: Session) -> None:
     sql.value("register")
     assert sql.rows("list_workers")[0].name.startswith("worker-")
 
 
 @pytest.mark.parametrize("lease_time", ["0.5 seconds", "25 hours", "-1 second", None])
-def test_a_lease_time_outside_its_range_is_refused(sql, lease_time, refused):
+def test_a_lease_time_outside_its_range_is_refused(
+    sql: Session, lease_time: str | None, refused: Refused
+) -> None:
     with refused("HF008") as error:
         sql.value("register", lease_time=lease_time)
     assert error.detail["field"] == "lease_time"
 
 
-def test_a_heartbeat_touches_the_worker_and_returns_the_databases_time(sql, worker, clock):
+def test_a_heartbeat_touches_the_worker_and_returns_the_databases_time(
+    sql: Session, worker: UUID, clock: Clock
+) -> None:
     clock.advance(days=3)
     now = sql.value("heartbeat", worker=worker)
     assert sql.one("select heartbeat_at from holdfast.worker") == now
     assert abs(now - sql.one("select holdfast.clock()")) < timedelta(minutes=1)
 
 
-def test_an_unknown_consumer_is_registered_by_its_claim(sql):
+def test_an_unknown_consumer_is_registered_by_its_claim(sql: Session) -> None:
     consumer = uuid4()
     sql.enqueue(queue="q")
     sql.claim(worker=consumer, queues=["q"], tasks=None)
@@ -51,15 +59,16 @@ def test_an_unknown_consumer_is_registered_by_its_claim(sql):
     assert sql.one("select lease_time from holdfast.worker") == timedelta(seconds=30)
 
 
-def test_a_worker_declared_lost_is_refused_everywhere(sql, worker, refused):
+def test_a_worker_declared_lost_is_refused_everywhere(sql: Session, worker: UUID, refused: Refused) -> None:
     sql.lose(worker)
-    for function, arguments in {
+    calls: dict[str, dict[str, Any]] = {
         "heartbeat": {},
         "claim": {"amount": 1},
         "sleep": {},
         "leave": {},
         "disown": {"held": [], "in_flight": [], "before": "2020-01-01 00:00+00"},
-    }.items():
+    }
+    for function, arguments in calls.items():
         with refused("HF006") as error:
             sql.rows(function, worker=worker, **arguments)
         assert error.detail == {"worker": str(worker)}
@@ -68,7 +77,9 @@ def test_a_worker_declared_lost_is_refused_everywhere(sql, worker, refused):
     assert sql.rows("list_workers")[0].status == "lost"
 
 
-def test_a_worker_that_left_is_refused_but_may_leave_twice(sql, worker, refused):
+def test_a_worker_that_left_is_refused_but_may_leave_twice(
+    sql: Session, worker: UUID, refused: Refused
+) -> None:
     assert sql.value("leave", worker=worker) == 0
     assert sql.value("leave", worker=worker) == 0
     for function in ("heartbeat", "claim", "sleep"):
@@ -77,14 +88,14 @@ def test_a_worker_that_left_is_refused_but_may_leave_twice(sql, worker, refused)
         assert "left at" in error.message
 
 
-def test_an_unknown_worker_has_no_heart(sql, refused):
+def test_an_unknown_worker_has_no_heart(sql: Session, refused: Refused) -> None:
     for function in ("heartbeat", "leave", "sleep"):
         with refused("HF006") as error:
             sql.rows(function, worker=uuid4())
         assert "is not registered" in error.message
 
 
-def test_who_leaves_gives_back_what_it_holds(sql, worker):
+def test_who_leaves_gives_back_what_it_holds(sql: Session, worker: UUID) -> None:
     ids = sql.enqueue_many(3, "t", queues=["a"] * 3)
     jobs = sql.claim(worker=worker)
     sql.rows("start", ids=[jobs[0].id], leases=[jobs[0].lease])
@@ -96,7 +107,9 @@ def test_who_leaves_gives_back_what_it_holds(sql, worker):
     assert sql.rows("list_workers")[-1].status == "left"
 
 
-def test_a_claim_that_commits_after_its_worker_left_is_taken_back(sql, other, worker):
+def test_a_claim_that_commits_after_its_worker_left_is_taken_back(
+    sql: Session, other: Session, worker: UUID
+) -> None:
     sql.enqueue()
     with other.connection.transaction():
         other.claim_one(worker=worker)
@@ -105,7 +118,9 @@ def test_a_claim_that_commits_after_its_worker_left_is_taken_back(sql, other, wo
     assert sql.claim_one().attempt == 1
 
 
-def test_what_is_held_in_a_workers_name_without_its_knowledge_is_given_back(sql, worker, clock):
+def test_what_is_held_in_a_workers_name_without_its_knowledge_is_given_back(
+    sql: Session, worker: UUID, clock: Clock
+) -> None:
     sql.enqueue_many(6)
     known, lost, flying, new = uuid4(), uuid4(), uuid4(), uuid4()
     mine = sql.claim(2, worker=worker, lease=known)
@@ -122,7 +137,7 @@ def test_what_is_held_in_a_workers_name_without_its_knowledge_is_given_back(sql,
     assert sql.one("select count(*) from holdfast.job where worker_id = %s", worker) == 4
 
 
-def test_a_tombstone_stays_for_a_day(sql, worker, clock, refused):
+def test_a_tombstone_stays_for_a_day(sql: Session, worker: UUID, clock: Clock, refused: Refused) -> None:
     sql.lose(worker)
     clock.advance(hours=23)
     sql.value("upkeep")
@@ -134,7 +149,7 @@ def test_a_tombstone_stays_for_a_day(sql, worker, clock, refused):
     assert sql.rows("list_workers") == []
 
 
-def test_idle_and_busy_workers_can_be_told_apart(sql, worker):
+def test_idle_and_busy_workers_can_be_told_apart(sql: Session, worker: UUID) -> None:
     sql.enqueue()
     assert sql.rows("list_workers")[0].status == "idle"
     job = sql.claim_one(worker=worker)
@@ -144,7 +159,9 @@ def test_idle_and_busy_workers_can_be_told_apart(sql, worker):
     assert sql.rows("list_workers")[0].status == "idle"
 
 
-def test_a_worker_that_is_silent_for_its_lease_time_is_called_neither_idle_nor_busy(sql, worker, clock):
+def test_a_worker_that_is_silent_for_its_lease_time_is_called_neither_idle_nor_busy(
+    sql: Session, worker: UUID, clock: Clock
+) -> None:
     sql.enqueue()
     sql.claim_one(worker=worker)
     clock.advance(seconds=29)
@@ -156,7 +173,9 @@ def test_a_worker_that_is_silent_for_its_lease_time_is_called_neither_idle_nor_b
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_worker_that_leaves_does_not_wait_for_an_open_cancel(sql, other, worker, clock, end):
+def test_a_worker_that_leaves_does_not_wait_for_an_open_cancel(
+    sql: Session, other: Session, worker: UUID, clock: Clock, end: str
+) -> None:
     sql.enqueue_many(3)
     asked, *rest = sql.claim(worker=worker)
     sql("set lock_timeout = '1ms'")

@@ -3,6 +3,8 @@
 import io
 import json
 import logging
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,11 @@ from holdfast.telemetry import Counted, emit
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.secret import hide_passwords
 
+Lines = Callable[[], list[Any]]
+
 
 @pytest.fixture
-def lines():
+def lines() -> Iterator[Lines]:
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     handler.setFormatter(JsonFormatter("anchor"))
@@ -26,7 +30,7 @@ def lines():
     logger.setLevel(level)
 
 
-def test_a_line_has_the_event_and_its_fields(lines):
+def test_a_line_has_the_event_and_its_fields(lines: Lines) -> None:
     emit("job.failed", job="7", task="welcome", attempt=2, error=TimeoutError("too\nlate"), queues=["a"])
     emit("jobs.claimed", jobs=Counted([1, 2, 3]), seconds=0.5)
     failed, claimed = lines()
@@ -45,7 +49,7 @@ def test_a_line_has_the_event_and_its_fields(lines):
     assert (claimed["jobs"], claimed["seconds"], claimed["level"]) == (3, 0.5, "DEBUG")
 
 
-def test_a_field_cannot_pass_for_what_the_line_itself_says(lines):
+def test_a_field_cannot_pass_for_what_the_line_itself_says(lines: Lines) -> None:
     emit("a.b", level="INNOCENT", event="c.d")
     (line,) = lines()
     assert (line["level"], line["level_"], line["event"], line["event_"]) == (
@@ -56,7 +60,7 @@ def test_a_field_cannot_pass_for_what_the_line_itself_says(lines):
     )
 
 
-def test_other_records_come_in_the_same_form(lines):
+def test_other_records_come_in_the_same_form(lines: Lines) -> None:
     error = ValueError("broken")
     logging.getLogger("holdfast.app").error("it %s", "failed", exc_info=error)
     (line,) = lines()
@@ -64,7 +68,7 @@ def test_other_records_come_in_the_same_form(lines):
     assert "ValueError: broken" in line["traceback"]
 
 
-def test_secrets_and_passwords_are_masked(lines, caplog):
+def test_secrets_and_passwords_are_masked(lines: Lines, caplog: pytest.LogCaptureFixture) -> None:
     dsn = "postgresql://app:canary@db.example/app"
     emit(
         "job.failed",
@@ -81,6 +85,6 @@ def test_secrets_and_passwords_are_masked(lines, caplog):
     assert text.count("*****") == 8
 
 
-def test_a_text_without_a_password_stays_as_it_is():
+def test_a_text_without_a_password_stays_as_it_is() -> None:
     for text in ("see https://example.org/a@b", "the password is wrong", "a://b c@d", "at 10:30@noon"):
         assert hide_passwords(text) == text

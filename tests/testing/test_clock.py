@@ -2,49 +2,52 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import BadValue, UnknownOption
+from holdfast.testing import Clock
+from tests.fixtures import Ask
 
 MOMENT = timedelta(seconds=10)
 
 
-def test_it_tells_the_time_of_the_database(clock, ask):
+def test_it_tells_the_time_of_the_database(clock: Clock, ask: Ask) -> None:
     before, now = ask("select holdfast.clock()")[0][0], clock.now()
     assert now.tzinfo is UTC
     assert before <= now <= ask("select holdfast.clock()")[0][0]
 
 
-def test_it_moves_by_a_timedelta_or_by_parts_of_one(clock):
+def test_it_moves_by_a_timedelta_or_by_parts_of_one(clock: Clock) -> None:
     begun = clock.now()
     assert clock.advance(timedelta(hours=1)) - begun - timedelta(hours=1) < MOMENT
     assert clock.advance(days=1, minutes=1.5) - begun - timedelta(hours=25, seconds=90) < MOMENT
     assert clock.advance(timedelta(0)) - begun - timedelta(hours=25, seconds=90) < MOMENT
 
 
-def test_it_moves_back(clock):
+def test_it_moves_back(clock: Clock) -> None:
     begun = clock.now()
     assert abs(begun - clock.advance(hours=-1) - timedelta(hours=1)) < MOMENT
 
 
-def test_it_is_set_and_goes_on_from_there(clock):
+def test_it_is_set_and_goes_on_from_there(clock: Clock) -> None:
     new_year = datetime(2040, 1, 1, tzinfo=UTC)
     assert new_year <= clock.set(new_year) < new_year + MOMENT
     assert new_year < clock.now() < new_year + MOMENT
 
 
-def test_a_day_has_24_hours_also_where_the_clocks_change(clock, holdfast_dsn):
+def test_a_day_has_24_hours_also_where_the_clocks_change(clock: Clock, holdfast_dsn: str) -> None:
     clock.set(datetime(2030, 3, 30, 12, tzinfo=UTC))
     clock.advance(days=1)
     with psycopg.connect(holdfast_dsn, options="-c TimeZone=Europe/Berlin") as connection:
-        (there,) = connection.execute("select holdfast.clock()").fetchone()
+        ((there,),) = connection.execute("select holdfast.clock()").fetchall()
     assert abs(there - datetime(2030, 3, 31, 12, tzinfo=UTC)) < MOMENT
 
 
-def test_it_moves_in_a_coroutine_too(clock):
-    async def main():
+def test_it_moves_in_a_coroutine_too(clock: Clock) -> None:
+    async def main() -> None:
         begun = await clock.anow()
         assert await clock.aadvance(hours=1) - begun - timedelta(hours=1) < MOMENT
         assert await clock.aset(begun) - begun < MOMENT
@@ -65,7 +68,9 @@ def test_it_moves_in_a_coroutine_too(clock):
         ((), {"weeks": -6000}, BadValue, "must be at most 100 years"),
     ],
 )
-def test_what_it_does_not_understand_is_refused(clock, given, parts, error, said):
+def test_what_it_does_not_understand_is_refused(
+    clock: Clock, given: tuple[Any, ...], parts: dict[str, Any], error: type[Exception], said: str
+) -> None:
     with pytest.raises(error) as refused:
         clock.advance(*given, **parts)
     assert said in str(refused.value)
@@ -73,6 +78,6 @@ def test_what_it_does_not_understand_is_refused(clock, given, parts, error, said
         asyncio.run(clock.aadvance(*given, **parts))
 
 
-def test_it_is_not_set_to_a_time_without_a_zone(clock):
+def test_it_is_not_set_to_a_time_without_a_zone(clock: Clock) -> None:
     with pytest.raises(BadValue, match="must have a time zone"):
         clock.set(datetime(2040, 1, 1))  # noqa: DTZ001 - that is the point

@@ -1,43 +1,52 @@
 """Assertions on what is enqueued: what they find, what they see, and what they say when they fail."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
-from holdfast import BadArguments, BadName, BadValue, Secret, UnknownOption
-from holdfast.testing import assert_enqueued as plainly
+from holdfast import BadArguments, BadName, BadValue, Holdfast, Secret, Task, UnknownOption
+from holdfast.testing import Clock, Crashes, assert_enqueued as plainly
+from tests.fixtures import AAssertEnqueued, ARefuteEnqueued, AssertEnqueued, Drain, RefuteEnqueued
 
 
 @pytest.fixture
-def welcome(hf):
+def welcome(hf: Holdfast) -> Task[..., None]:
     @hf.task(name="mail.welcome")
     def welcome(user_id: int, name: str = "Ada") -> None: ...
 
     return welcome
 
 
-def said(call, *args, **kwargs) -> str:
+def said(call: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
     with pytest.raises(AssertionError) as failed:
         call(*args, **kwargs)
     return str(failed.value)
 
 
-def test_a_job_is_found_by_its_task_or_the_name_of_it(hf, welcome, assert_enqueued):
+def test_a_job_is_found_by_its_task_or_the_name_of_it(
+    hf: Holdfast, welcome: Task[..., None], assert_enqueued: AssertEnqueued
+) -> None:
     job = welcome.enqueue(user_id=7)
     assert [found.id for found in assert_enqueued(welcome)] == [job.id]
     assert [found.id for found in assert_enqueued("mail.welcome")] == [job.id]
     assert [found.id for found in plainly(hf, welcome)] == [job.id]
 
 
-def test_all_that_match_are_given_oldest_first(welcome, assert_enqueued):
+def test_all_that_match_are_given_oldest_first(
+    welcome: Task[..., None], assert_enqueued: AssertEnqueued
+) -> None:
     jobs = [welcome.enqueue(user_id=user_id) for user_id in range(3)]
     assert [found.id for found in assert_enqueued(welcome)] == [job.id for job in jobs]
 
 
-def test_a_part_of_the_arguments_is_enough(welcome, assert_enqueued, refute_enqueued):
+def test_a_part_of_the_arguments_is_enough(
+    welcome: Task[..., None], assert_enqueued: AssertEnqueued, refute_enqueued: RefuteEnqueued
+) -> None:
     welcome.enqueue(user_id=7, name="Grace")
     assert_enqueued(welcome, args={"user_id": 7})
     assert_enqueued(welcome, args={"user_id": 7, "name": "Grace"})
@@ -45,26 +54,32 @@ def test_a_part_of_the_arguments_is_enough(welcome, assert_enqueued, refute_enqu
     refute_enqueued(welcome, args={"user_id": 8})
 
 
-def test_arguments_are_compared_as_the_payload_has_them(hf, assert_enqueued):
+def test_arguments_are_compared_as_the_payload_has_them(
+    hf: Holdfast, assert_enqueued: AssertEnqueued
+) -> None:
     @hf.task(name="report")
     def report(day: date, owner: UUID, token: Secret[str]) -> None: ...
 
     owner = UUID(int=7)
-    report.enqueue(day=date(2026, 5, 4), owner=owner, token="s3cret")
+    report.enqueue(day=date(2026, 5, 4), owner=owner, token="s3cret")  # type: ignore[arg-type]
     assert_enqueued(report, args={"day": date(2026, 5, 4), "owner": owner})
     assert_enqueued(report, args={"token": "s3cret"})
     assert_enqueued(report, args={"token": Secret("s3cret")})
     assert_enqueued("report", args={"token": "s3cret", "day": "2026-05-04"})
 
 
-def test_queue_and_priority_count(welcome, assert_enqueued, refute_enqueued):
+def test_queue_and_priority_count(
+    welcome: Task[..., None], assert_enqueued: AssertEnqueued, refute_enqueued: RefuteEnqueued
+) -> None:
     welcome.options(queue="bulk", priority=30).enqueue(user_id=7)
     assert_enqueued(welcome, queue="bulk", priority=30)
     refute_enqueued(welcome, queue="default")
     refute_enqueued(welcome, priority=100)
 
 
-def test_the_time_counts_to_the_second(welcome, clock, assert_enqueued, refute_enqueued):
+def test_the_time_counts_to_the_second(
+    welcome: Task[..., None], clock: Clock, assert_enqueued: AssertEnqueued, refute_enqueued: RefuteEnqueued
+) -> None:
     at = datetime(2040, 1, 1, tzinfo=UTC)
     welcome.options(run_at=at).enqueue(user_id=1)
     welcome.options(delay=3600).enqueue(user_id=2)
@@ -77,7 +92,7 @@ def test_the_time_counts_to_the_second(welcome, clock, assert_enqueued, refute_e
     assert_enqueued(welcome, args={"user_id": 2}, delay=timedelta(hours=1))
 
 
-def test_the_count_is_exact(welcome, assert_enqueued):
+def test_the_count_is_exact(welcome: Task[..., None], assert_enqueued: AssertEnqueued) -> None:
     for user_id in range(2):
         welcome.enqueue(user_id=user_id)
     assert len(assert_enqueued(welcome, count=2)) == 2
@@ -86,7 +101,9 @@ def test_the_count_is_exact(welcome, assert_enqueued):
     assert "expected 3 jobs mail.welcome; found 2.\n" in said(assert_enqueued, welcome, count=3)
 
 
-def test_what_is_held_is_enqueued_and_what_has_ended_is_not(welcome, crash, drain, assert_enqueued):
+def test_what_is_held_is_enqueued_and_what_has_ended_is_not(
+    welcome: Task[..., None], crash: Crashes, drain: Drain, assert_enqueued: AssertEnqueued
+) -> None:
     welcome.enqueue(user_id=7)
     crash.before(welcome)
     assert [job.state for job in assert_enqueued(welcome)] == ["claimed"]
@@ -102,7 +119,9 @@ def test_what_is_held_is_enqueued_and_what_has_ended_is_not(welcome, crash, drai
     )
 
 
-def test_a_failure_lists_the_nearest_jobs_and_what_makes_them_others(hf, welcome, assert_enqueued):
+def test_a_failure_lists_the_nearest_jobs_and_what_makes_them_others(
+    hf: Holdfast, welcome: Task[..., None], assert_enqueued: AssertEnqueued
+) -> None:
     hf.enqueue("report", {"day": 1}, queue="slow")
     welcome.options(delay=60).enqueue(user_id=8)
     welcome.enqueue(user_id=7)
@@ -122,24 +141,28 @@ def test_a_failure_lists_the_nearest_jobs_and_what_makes_them_others(hf, welcome
     assert lines[4].startswith("  report {'day': 1} on slow, pending: its task is report, ")
 
 
-def test_a_failure_shows_ten_jobs_at_most(hf, welcome, assert_enqueued):
+def test_a_failure_shows_ten_jobs_at_most(
+    hf: Holdfast, welcome: Task[..., None], assert_enqueued: AssertEnqueued
+) -> None:
     hf.enqueue_many(welcome.call(user_id=user_id) for user_id in range(200))
     lines = said(assert_enqueued, welcome, args={"user_id": 1000}).splitlines()
     assert (len(lines), lines[-1]) == (13, "  … and 190 more")
 
 
-def test_a_failure_shows_no_secret(hf, assert_enqueued, refute_enqueued):
+def test_a_failure_shows_no_secret(
+    hf: Holdfast, assert_enqueued: AssertEnqueued, refute_enqueued: RefuteEnqueued
+) -> None:
     @hf.task(name="login")
     def login(token: Secret[str]) -> None: ...
 
-    login.enqueue(token="s3cret")
+    login.enqueue(token="s3cret")  # type: ignore[arg-type]
     assert "s3cret" not in said(refute_enqueued, login)
     text = said(assert_enqueued, login, args={"token": "0ther"})
     assert "s3cret" not in text
     assert "0ther" not in text
 
 
-def test_a_refutation_lists_what_is_there(welcome, refute_enqueued):
+def test_a_refutation_lists_what_is_there(welcome: Task[..., None], refute_enqueued: RefuteEnqueued) -> None:
     refute_enqueued(welcome)
     welcome.enqueue(user_id=7)
     assert said(refute_enqueued, welcome, queue="default") == (
@@ -149,8 +172,11 @@ def test_a_refutation_lists_what_is_there(welcome, refute_enqueued):
 
 
 def test_before_the_commit_only_its_own_connection_sees_a_job(
-    welcome, holdfast_dsn, assert_enqueued, refute_enqueued
-):
+    welcome: Task[..., None],
+    holdfast_dsn: str,
+    assert_enqueued: AssertEnqueued,
+    refute_enqueued: RefuteEnqueued,
+) -> None:
     with psycopg.connect(holdfast_dsn) as conn:
         welcome.on(conn).enqueue(user_id=7)
         refute_enqueued(welcome)
@@ -159,8 +185,13 @@ def test_before_the_commit_only_its_own_connection_sees_a_job(
         assert_enqueued(welcome)
 
 
-def test_in_a_coroutine_too(welcome, holdfast_dsn, aassert_enqueued, arefute_enqueued):
-    async def main():
+def test_in_a_coroutine_too(
+    welcome: Task[..., None],
+    holdfast_dsn: str,
+    aassert_enqueued: AAssertEnqueued,
+    arefute_enqueued: ARefuteEnqueued,
+) -> None:
+    async def main() -> None:
         async with await psycopg.AsyncConnection.connect(holdfast_dsn) as conn:
             await welcome.on(conn).aenqueue(user_id=7)
             await arefute_enqueued(welcome)
@@ -189,15 +220,21 @@ def test_in_a_coroutine_too(welcome, holdfast_dsn, aassert_enqueued, arefute_enq
     ],
 )
 def test_what_could_never_match_is_a_mistake(
-    task, wanted, error, said, welcome, assert_enqueued, refute_enqueued
-):
-    task = welcome if task == "welcome" else task
+    task: str | int,
+    wanted: dict[str, Any],
+    error: type[Exception],
+    said: str,
+    welcome: Task[..., None],
+    assert_enqueued: AssertEnqueued,
+    refute_enqueued: RefuteEnqueued,
+) -> None:
+    sought: Any = welcome if task == "welcome" else task
     for ask in (assert_enqueued, refute_enqueued):
         with pytest.raises(error) as refused:
-            ask(task, **wanted)
+            ask(sought, **wanted)
         assert said in str(refused.value)
 
 
-def test_a_count_is_a_number(welcome, assert_enqueued):
+def test_a_count_is_a_number(welcome: Task[..., None], assert_enqueued: AssertEnqueued) -> None:
     with pytest.raises(BadValue, match="count -1"):
         assert_enqueued(welcome, count=-1)

@@ -16,12 +16,12 @@ def _loaded(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_it_loads_nothing_that_holdfast_does_not():
+def test_it_loads_nothing_that_holdfast_does_not() -> None:
     more = _loaded("import pytest, holdfast.testing") - _loaded("import pytest, holdfast")
     assert {name for name in more if not name.startswith("holdfast.testing")} == set()
 
 
-def test_its_fixtures_are_those_that_the_guide_names(tmp_path):
+def test_its_fixtures_are_those_that_the_guide_names(tmp_path: Path) -> None:
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--fixtures", "-q", "-p", "no:cacheprovider", tmp_path],
         cwd=tmp_path,

@@ -39,7 +39,7 @@ class Order(msgspec.Struct):
     user: User | None = None
 
 
-texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)))  # type: ignore[arg-type]
 finite = st.floats(allow_nan=False, allow_infinity=False)
 # A text carries the offset, in whole minutes, not the zone; and by PEP 495 a time that a zone has twice
 # equals no time of another zone, so zones proper could not be compared here.
@@ -81,8 +81,8 @@ KINDS = {
 }
 
 
-def arguments_for(hint):
-    def handler(value): ...
+def arguments_for(hint: Any) -> Arguments:
+    def handler(value: Any) -> None: ...
 
     handler.__annotations__["value"] = hint
     return Arguments("round.trip", handler)
@@ -91,7 +91,7 @@ def arguments_for(hint):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(deadline=None)
 @given(data=st.data())
-def test_an_argument_comes_back_as_it_was_given(kind, data):
+def test_an_argument_comes_back_as_it_was_given(kind: str, data: st.DataObject) -> None:
     hint, values = KINDS[kind]
     arguments, value = arguments_for(hint), data.draw(values)
     assert arguments.decode(arguments.encode((), {"value": value})) == {"value": value}
@@ -103,7 +103,7 @@ def test_an_argument_comes_back_as_it_was_given(kind, data):
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 ))  # fmt: skip
-def test_an_argument_is_either_refused_or_storable(value):
+def test_an_argument_is_either_refused_or_storable(value: Any) -> None:
     try:
         text = arguments_for(Any).encode((), {"value": value})
     except BadInput:
@@ -114,11 +114,11 @@ def test_an_argument_is_either_refused_or_storable(value):
 
 @settings(deadline=None)
 @given(json_values)
-def test_storable_json_is_never_refused(value):
+def test_storable_json_is_never_refused(value: Any) -> None:
     assert msgspec.json.decode(to_json(value)) == value
 
 
-def leaves(value):
+def leaves(value: Any) -> list[Any]:
     match value:
         case dict():
             return [leaf for pair in value.items() for part in pair for leaf in leaves(part)]

@@ -5,7 +5,7 @@ import tracemalloc
 from holdfast.values import arrays
 
 
-def test_arrays_of_many_lengths_take_no_memory():
+def test_arrays_of_many_lengths_take_no_memory() -> None:
     arrays.doubles([0.5])
     tracemalloc.start()
     try:

@@ -31,10 +31,10 @@ class Box(msgspec.Struct):
 class Model:
     """As pydantic's, without pydantic."""
 
-    def __init__(self, data):
+    def __init__(self, data: Any) -> None:
         self.data = data
 
-    def model_dump(self, *, mode):
+    def model_dump(self, *, mode: str) -> Any:
         assert mode == "json"
         return self.data
 
@@ -42,7 +42,7 @@ class Model:
 class Text(str):
     __slots__ = ()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "something else"
 
 
@@ -74,14 +74,14 @@ class Share(float):
         (10**40, "1" + "0" * 40),
     ],
 )
-def test_what_json_does_not_know_is_written_in_its_usual_form(value, text):
+def test_what_json_does_not_know_is_written_in_its_usual_form(value: Any, text: str) -> None:
     assert to_json(value).decode() == text
 
 
 @pytest.mark.parametrize(
     "innocent", ["\\u0000", "null", None, ["\\\\u0000", {"null": None}], Box("\\u0000"), [None, 1.5]]
 )
-def test_innocent_text_that_looks_like_trouble_is_let_through(innocent):
+def test_innocent_text_that_looks_like_trouble_is_let_through(innocent: Any) -> None:
     to_json(innocent)
 
 
@@ -111,37 +111,37 @@ NAN, INFINITY = float("nan"), float("inf")
         pytest.param(10**5000, "", "too many digits", id="huge"),
     ],
 )
-def test_what_cannot_be_stored_is_refused_with_its_place(value, path, reason):
+def test_what_cannot_be_stored_is_refused_with_its_place(value: Any, path: str, reason: str) -> None:
     with pytest.raises(Unstorable, match=reason) as caught:
         to_json(value)
     assert caught.value.path == path
 
 
-def test_a_value_that_contains_itself_is_refused():
+def test_a_value_that_contains_itself_is_refused() -> None:
     ring: list[Any] = []
     ring.append(ring)
     with pytest.raises(Unstorable, match="contains itself"):
         to_json(ring)
 
 
-def test_an_object_whose_own_conversion_fails_is_refused():
+def test_an_object_whose_own_conversion_fails_is_refused() -> None:
     class Broken:
-        def model_dump(self, *, mode):
+        def model_dump(self, *, mode: str) -> None:
             raise RuntimeError("cannot dump")
 
     with pytest.raises(Unstorable, match="cannot dump"):
         to_json({"a": Broken()})
 
 
-def nested(depth, kind=list):
-    value = 1
+def nested(depth: int, kind: type[Any] = list) -> Any:
+    value: Any = 1
     for _ in range(depth):
         value = [value] if kind is list else {"a": value}
     return value
 
 
 @pytest.mark.parametrize("kind", [list, dict])
-def test_what_is_nested_deeper_than_can_be_read_again_is_found(kind):
+def test_what_is_nested_deeper_than_can_be_read_again_is_found(kind: type[Any]) -> None:
     assert json.loads(to_json(nested(200, kind))) == nested(200, kind)
     assert to_json([nested(2, kind)] * 500)
     for depth in (201, 500, 100_000):
@@ -149,7 +149,7 @@ def test_what_is_nested_deeper_than_can_be_read_again_is_found(kind):
             to_json(nested(depth, kind))
 
 
-def test_an_integer_larger_than_a_double_is_found_and_a_text_of_digits_is_not():
+def test_an_integer_larger_than_a_double_is_found_and_a_text_of_digits_is_not() -> None:
     largest = int(float("1.7976931348623157e308"))
     assert to_json([largest - 1, -largest, "9" * 5000, sys.float_info.max])
     for number in (10**309, -(10**400), 10**5000):
@@ -157,7 +157,7 @@ def test_an_integer_larger_than_a_double_is_found_and_a_text_of_digits_is_not():
             to_json({"a": [1, number]})
 
 
-def test_a_stored_value_that_cannot_be_read_is_a_note_in_its_place():
+def test_a_stored_value_that_cannot_be_read_is_a_note_in_its_place() -> None:
     assert shown('{"a": [1]}') == {"a": [1]}
     assert shown("[" * 200 + "1" + "]" * 200) == nested(200)
     for text in ("[" * 300 + "]" * 300, "[" * 50_000 + "]" * 50_000):

@@ -1,6 +1,7 @@
 """Tasks whose start is on record before they run: with a timeout, or such as may never run twice."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -9,16 +10,18 @@ import pytest
 from holdfast import BadValue, Context, Holdfast, JobState, Retry, RetryPolicy
 from holdfast.operations import attempts
 from holdfast.values.call import Call
+from tests.fixtures import Ask, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
 
 
-def test_a_failure_is_the_end(hf: Holdfast):
+def test_a_failure_is_the_end(hf: Holdfast) -> None:
     @hf.task(name="pay", at_most_once=True)
     async def pay() -> None:
         raise ConnectionError("no answer")
@@ -34,8 +37,8 @@ def test_a_failure_is_the_end(hf: Holdfast):
     assert [(job.refresh().state, job.refresh().attempt) for job in jobs] == [(JobState.DEAD, 1)] * 3
 
 
-def test_its_start_is_on_record_before_it_runs(hf: Holdfast, ask):
-    seen = []
+def test_its_start_is_on_record_before_it_runs(hf: Holdfast, ask: Ask) -> None:
+    seen: list[tuple[Any, ...]] = []
 
     @hf.task(name="pay", at_most_once=True)
     def pay(ctx: Context) -> None:
@@ -46,8 +49,10 @@ def test_its_start_is_on_record_before_it_runs(hf: Holdfast, ask):
     assert seen == [(job.id, True, True)]
 
 
-def test_a_lost_worker_is_the_end(hf: Holdfast, work, until, ask, gate):
-    runs = []
+def test_a_lost_worker_is_the_end(
+    hf: Holdfast, work: StartWorker, until: Until, ask: Ask, gate: threading.Event
+) -> None:
+    runs: list[int] = []
 
     @hf.task(name="pay", at_most_once=True)
     def pay() -> None:
@@ -64,12 +69,12 @@ def test_a_lost_worker_is_the_end(hf: Holdfast, work, until, ask, gate):
     until(lambda: ask("select holdfast.recover(timeout => '0')") != [(0,)])
     end = job.refresh()
     assert (end.state, end.attempt) == (JobState.DEAD, 1)
-    assert "lost" in end.last_error
+    assert "lost" in (end.last_error or "")
     gate.set()
     assert runs == [1]
 
 
-def test_a_job_that_never_started_is_handed_out_again(hf: Holdfast, ask):
+def test_a_job_that_never_started_is_handed_out_again(hf: Holdfast, ask: Ask) -> None:
     @hf.task(name="pay", at_most_once=True)
     async def pay() -> str:
         return "paid"
@@ -82,9 +87,11 @@ def test_a_job_that_never_started_is_handed_out_again(hf: Holdfast, ask):
     assert (job.refresh().state, job.refresh().result) == (JobState.COMPLETED, "paid")
 
 
-def test_a_job_that_was_taken_away_before_it_began_does_not_begin(hf: Holdfast, monkeypatch, told):
+def test_a_job_that_was_taken_away_before_it_began_does_not_begin(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
     """Its start is refused, because another has it by then."""
-    ran = []
+    ran: list[int] = []
 
     @hf.task(name="pay", at_most_once=True)
     async def pay() -> None:
@@ -92,7 +99,7 @@ def test_a_job_that_was_taken_away_before_it_began_does_not_begin(hf: Holdfast, 
 
     start_one = attempts.start_one
 
-    def under_another_lease(job_id: str, _lease: str, **options: Any) -> Call[list[str]]:
+    def under_another_lease(job_id: str, _lease: str, **options: Any) -> Call[Any]:
         return start_one(job_id, str(uuid4()), **options)
 
     monkeypatch.setattr(attempts, "start_one", under_another_lease)
@@ -108,15 +115,15 @@ def test_a_job_that_was_taken_away_before_it_began_does_not_begin(hf: Holdfast, 
 
 
 @pytest.mark.parametrize("also", [{"max_attempts": 3}, {"retry": RetryPolicy()}, {"retry_on": KeyError}])
-def test_at_most_once_and_retries_do_not_go_together(hf: Holdfast, also):
+def test_at_most_once_and_retries_do_not_go_together(hf: Holdfast, also: dict[str, Any]) -> None:
     with pytest.raises(BadValue, match="at most once"):
         hf.task(name="a", at_most_once=True, **also)(lambda: None)
     with pytest.raises(BadValue, match="at_most_once"):
-        hf.task(name="a", at_most_once="yes")(lambda: None)
+        hf.task(name="a", at_most_once="yes")(lambda: None)  # type: ignore[call-overload]
 
 
-def test_a_timeout_has_a_deadline_in_the_database(hf: Holdfast, ask):
-    seen = []
+def test_a_timeout_has_a_deadline_in_the_database(hf: Holdfast, ask: Ask) -> None:
+    seen: list[tuple[Any, ...]] = []
 
     @hf.task(name="slow", timeout=60)
     async def slow() -> None:
@@ -128,8 +135,8 @@ def test_a_timeout_has_a_deadline_in_the_database(hf: Holdfast, ask):
 
 
 def test_a_handler_that_blocks_the_loop_loses_its_job_after_the_timeout(
-    hf: Holdfast, work, until, ask, gate, told
-):
+    hf: Holdfast, work: StartWorker, until: Until, ask: Ask, gate: threading.Event, told: Told
+) -> None:
     @hf.task(name="hang", timeout=1, max_attempts=1)
     async def hang() -> None:
         gate.wait()  # the loop cannot cancel it
@@ -146,8 +153,10 @@ def test_a_handler_that_blocks_the_loop_loses_its_job_after_the_timeout(
     assert job.refresh().state is JobState.DEAD
 
 
-def test_a_thread_learns_that_its_job_was_taken_away(hf: Holdfast, work, until, ask):
-    ended = []
+def test_a_thread_learns_that_its_job_was_taken_away(
+    hf: Holdfast, work: StartWorker, until: Until, ask: Ask
+) -> None:
+    ended: list[int] = []
 
     @hf.task(name="loop")
     def loop(ctx: Context) -> None:

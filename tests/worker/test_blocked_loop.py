@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,17 +16,19 @@ from holdfast.operations.claiming import Claimed
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker.held import HeldJobs
+from tests.fixtures import AsyncTask, Counts, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def blocking(hf: Holdfast, gate):
+def blocking(hf: Holdfast, gate: threading.Event) -> AsyncTask[None]:
     @hf.task(name="blocking", priority=200)
     async def blocking_handler() -> None:
         gate.wait()
@@ -40,7 +43,7 @@ def ran() -> Counter[str]:
 
 
 @pytest.fixture
-def quick(hf: Holdfast, ran):
+def quick(hf: Holdfast, ran: Counter[str]) -> AsyncTask[None]:
     @hf.task(name="quick")
     async def quick(ctx: Context) -> None:
         ran[str(ctx.job_id)] += 1
@@ -49,7 +52,7 @@ def quick(hf: Holdfast, ran):
 
 
 @pytest.fixture
-def neighbour(hf: Holdfast, ran):
+def neighbour(hf: Holdfast, ran: Counter[str]) -> Iterator[Holdfast]:
     """Another worker of the same tasks but the one that blocks."""
     other = Holdfast(hf.dsn)
 
@@ -62,8 +65,17 @@ def neighbour(hf: Holdfast, ran):
 
 
 def test_jobs_that_have_not_started_are_released_to_others(
-    hf: Holdfast, work, gate, blocking, quick, neighbour, ran, told, until, counts
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    blocking: AsyncTask[None],
+    quick: AsyncTask[None],
+    neighbour: Holdfast,
+    ran: Counter[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+) -> None:
     blocker = blocking.enqueue()
     jobs = [quick.enqueue() for _ in range(19)]
     work(concurrency=20)
@@ -79,8 +91,16 @@ def test_jobs_that_have_not_started_are_released_to_others(
 
 
 def test_a_released_job_may_be_claimed_again_by_the_same_worker(
-    hf: Holdfast, work, gate, blocking, quick, ran, told, until, counts
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    blocking: AsyncTask[None],
+    quick: AsyncTask[None],
+    ran: Counter[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+) -> None:
     blocking.enqueue()
     jobs = [quick.enqueue() for _ in range(5)]
     worker = work(concurrency=10)
@@ -95,8 +115,17 @@ def test_a_released_job_may_be_claimed_again_by_the_same_worker(
 
 
 def test_the_jobs_of_a_claim_whose_reply_cannot_be_read_are_released(
-    hf: Holdfast, work, gate, quick, neighbour, ran, told, until, counts, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    quick: AsyncTask[None],
+    neighbour: Holdfast,
+    ran: Counter[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The loop is blocked between the claim and its reply: the jobs are held, and nobody knows of them."""
     run, blocked = Session.run, threading.Event()
 
@@ -121,8 +150,17 @@ def test_the_jobs_of_a_claim_whose_reply_cannot_be_read_are_released(
 
 
 def test_what_cannot_be_released_at_once_is_released_later(
-    hf: Holdfast, work, gate, blocking, quick, ran, told, until, counts, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    blocking: AsyncTask[None],
+    quick: AsyncTask[None],
+    ran: Counter[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run, failures = Session.run, [DatabaseUnavailable("gone"), DatabaseUnavailable("gone")]
 
     async def failing(session: Session, call: Any, **options: Any) -> Any:
@@ -146,8 +184,17 @@ def test_what_cannot_be_released_at_once_is_released_later(
 
 
 def test_a_locked_job_is_released_by_the_loop_once_it_turns_again(
-    hf: Holdfast, work, gate, blocking, quick, ran, told, until, counts, holdfast_dsn
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    blocking: AsyncTask[None],
+    quick: AsyncTask[None],
+    ran: Counter[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+    holdfast_dsn: str,
+) -> None:
     blocker = blocking.enqueue()
     locked, free = quick.enqueue(), quick.enqueue()
     work()
@@ -162,7 +209,7 @@ def test_a_locked_job_is_released_by_the_loop_once_it_turns_again(
     assert ran == {str(locked.id): 1, str(free.id): 1}
 
 
-def test_a_job_goes_either_to_a_slot_or_to_the_keeper():
+def test_a_job_goes_either_to_a_slot_or_to_the_keeper() -> None:
     """Two threads, as fast as they can, while claims come in and urgent jobs overtake others."""
     held, taken, over = HeldJobs(), list[str](), threading.Event()
 
@@ -197,7 +244,14 @@ def test_a_job_goes_either_to_a_slot_or_to_the_keeper():
     assert len(everything) == brought > 0
 
 
-def test_a_blocked_loop_names_the_job_and_shows_its_stack(hf: Holdfast, work, gate, blocking, told, caplog):
+def test_a_blocked_loop_names_the_job_and_shows_its_stack(
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    blocking: AsyncTask[None],
+    told: Told,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     job = blocking.enqueue()
     work()
     event = told.wait_for("loop.blocked")

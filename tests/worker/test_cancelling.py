@@ -2,30 +2,33 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState
+from holdfast import Context, Holdfast, Job, JobSnapshot, JobState
 from holdfast.operations import claiming, workers
 from holdfast.task import named_job
+from tests.fixtures import Ask, StartWorker, Until
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
 
 
-def ended(until, job):
+def ended(until: Until, job: Job[Any]) -> JobSnapshot:
     return until(lambda: (seen := job.refresh()).state.final and seen)
 
 
-def test_an_async_handler_is_cut_off(hf: Holdfast, work, until):
-    cut_off = []
+def test_an_async_handler_is_cut_off(hf: Holdfast, work: StartWorker, until: Until) -> None:
+    cut_off: list[bool] = []
 
     @hf.task(name="slow")
     async def slow(ctx: Context) -> None:
@@ -45,7 +48,7 @@ def test_an_async_handler_is_cut_off(hf: Holdfast, work, until):
     assert job.cancel() == "cancelled"
 
 
-def test_a_handler_that_completes_all_the_same_has_won(hf: Holdfast, work, until):
+def test_a_handler_that_completes_all_the_same_has_won(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="stubborn")
     async def stubborn() -> str:
         try:
@@ -63,7 +66,7 @@ def test_a_handler_that_completes_all_the_same_has_won(hf: Holdfast, work, until
     assert job.cancel() == "completed"
 
 
-def test_a_slot_that_was_cut_off_runs_the_next_job(hf: Holdfast, work, until):
+def test_a_slot_that_was_cut_off_runs_the_next_job(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="slow")
     async def slow(n: int) -> int:
         if n == 0:
@@ -80,7 +83,7 @@ def test_a_slot_that_was_cut_off_runs_the_next_job(hf: Holdfast, work, until):
     assert ended(until, first).state is JobState.CANCELLED
 
 
-def test_a_thread_is_told_and_ends_when_it_looks(hf: Holdfast, work, until):
+def test_a_thread_is_told_and_ends_when_it_looks(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="loop")
     def loop(ctx: Context) -> None:
         while True:
@@ -95,7 +98,9 @@ def test_a_thread_is_told_and_ends_when_it_looks(hf: Holdfast, work, until):
     assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled while it ran")
 
 
-def test_a_thread_that_does_not_look_completes(hf: Holdfast, work, until, gate):
+def test_a_thread_that_does_not_look_completes(
+    hf: Holdfast, work: StartWorker, until: Until, gate: threading.Event
+) -> None:
     @hf.task(name="deaf")
     def deaf() -> str:
         gate.wait()
@@ -109,9 +114,11 @@ def test_a_thread_that_does_not_look_completes(hf: Holdfast, work, until, gate):
     assert ended(until, job).state is JobState.COMPLETED
 
 
-def test_a_job_that_waits_in_the_workers_buffer_is_dropped(hf: Holdfast, work, until, gate, monkeypatch):
+def test_a_job_that_waits_in_the_workers_buffer_is_dropped(
+    hf: Holdfast, work: StartWorker, until: Until, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.worker.claimer.Rate.per_second", lambda _: 100.0)  # so that it prefetches
-    ran = []
+    ran: list[int] = []
 
     @hf.task(name="blocked")
     def blocked(n: int) -> None:
@@ -131,7 +138,7 @@ def test_a_job_that_waits_in_the_workers_buffer_is_dropped(hf: Holdfast, work, u
     assert ran == [0]
 
 
-def test_many_are_called_off_at_once(hf: Holdfast):
+def test_many_are_called_off_at_once(hf: Holdfast) -> None:
     @hf.task(name="a", queue="mail")
     async def a(n: int) -> None: ...
 
@@ -144,11 +151,11 @@ def test_many_are_called_off_at_once(hf: Holdfast):
 
 @pytest.mark.parametrize("twin", ["sync", "async"])
 def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
-    hf: Holdfast, ask, monkeypatch, holdfast_dsn, until, twin
-):
+    hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch, holdfast_dsn: str, until: Until, twin: str
+) -> None:
     """A batch of which some have just ended is smaller than asked for, and not the last one."""
     monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", 10)
-    answers = []
+    answers: list[Any] = []
 
     def cancel() -> None:
         match twin:
@@ -171,7 +178,7 @@ def test_jobs_that_end_meanwhile_do_not_save_those_behind_them(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
+def test_batches_add_up(hf: Holdfast, monkeypatch: pytest.MonkeyPatch, is_async: bool) -> None:
     monkeypatch.setattr("holdfast.operations.jobs.CANCEL_BATCH", 2)
     for _ in range(5):
         hf.enqueue("a")
@@ -181,9 +188,9 @@ def test_batches_add_up(hf: Holdfast, monkeypatch, is_async):
             queues=None,
             tasks=["a"],
             lease_time=timedelta(seconds=30),
-            host=None,
-            pid=None,
-            version=None,
+            host="here",
+            pid=1,
+            version="1",
         )
     )
     hf.carrier.run(claiming.claim(worker=worker, lease=str(uuid4()), queues=None, tasks=None, amount=2))

@@ -3,16 +3,21 @@
 import asyncio
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from holdfast import Context, Holdfast, JobState
 from holdfast.operations import claiming
 from holdfast.worker import claimer, duties
+from tests.fixtures import Ask, AsyncTask, Counts, Drain, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     """Handlers wait here until the test lets them go."""
     gate = threading.Event()
     yield gate
@@ -20,7 +25,7 @@ def gate():
 
 
 @pytest.fixture
-def slow(hf: Holdfast, gate):
+def slow(hf: Holdfast, gate: threading.Event) -> AsyncTask[int]:
     @hf.task(name="slow")
     async def slow(ctx: Context) -> int:
         while not gate.is_set():  # noqa: ASYNC110 - the gate is in another thread
@@ -31,13 +36,13 @@ def slow(hf: Holdfast, gate):
 
 
 @pytest.fixture
-def ran():
+def ran() -> list[str]:
     """What the jobs of `note` were told, in the order in which they ran."""
     return []
 
 
 @pytest.fixture
-def note(hf: Holdfast, ran):
+def note(hf: Holdfast, ran: list[str]) -> AsyncTask[None]:
     @hf.task(name="note")
     async def note(what: str) -> None:
         ran.append(what)
@@ -46,12 +51,12 @@ def note(hf: Holdfast, ran):
 
 
 @pytest.fixture
-def held(ask):
+def held(ask: Ask) -> Callable[[], int]:
     """How many jobs workers hold."""
     return lambda: ask("select count(*) from holdfast.job where state = 'claimed'")[0][0]
 
 
-def test_a_worker_leaves_alone_what_it_does_not_know(hf: Holdfast, drain, counts):
+def test_a_worker_leaves_alone_what_it_does_not_know(hf: Holdfast, drain: Drain, counts: Counts) -> None:
     @hf.task(name="known")
     async def known() -> None: ...
 
@@ -62,7 +67,7 @@ def test_a_worker_leaves_alone_what_it_does_not_know(hf: Holdfast, drain, counts
     assert unknown.refresh().attempt == 0
 
 
-def test_a_worker_leaves_other_queues_alone(hf: Holdfast, drain, counts):
+def test_a_worker_leaves_other_queues_alone(hf: Holdfast, drain: Drain, counts: Counts) -> None:
     @hf.task(name="known")
     async def known() -> None: ...
 
@@ -72,8 +77,8 @@ def test_a_worker_leaves_other_queues_alone(hf: Holdfast, drain, counts):
     assert counts() == {"completed": 2, "pending": 1}
 
 
-def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
-    ran = []
+def test_more_urgent_jobs_run_first(hf: Holdfast, drain: Drain) -> None:
+    ran: list[int] = []
 
     @hf.task(name="note")
     async def note(priority: int) -> None:
@@ -87,8 +92,18 @@ def test_more_urgent_jobs_run_first(hf: Holdfast, drain):
 
 @pytest.mark.parametrize("busy_since", ["just now", "a while"])
 def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
-    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch, busy_since
-):
+    hf: Holdfast,
+    brisk: None,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    note: AsyncTask[None],
+    ran: list[str],
+    gate: threading.Event,
+    until: Until,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+    busy_since: str,
+) -> None:
     monkeypatch.setattr(claimer, "BUSY_SECONDS", 0 if busy_since == "a while" else 3600)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
@@ -106,12 +121,12 @@ def test_an_urgent_job_overtakes_what_a_busy_worker_has_fetched(
 
 
 @pytest.fixture
-def claims(monkeypatch):
+def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many jobs each claim has asked for."""
-    asked = []
+    asked: list[int] = []
     claim = claiming.claim
 
-    def noted(**options):
+    def noted(**options: Any) -> Any:
         asked.append(options["amount"])
         return claim(**options)
 
@@ -121,8 +136,16 @@ def claims(monkeypatch):
 
 @pytest.mark.parametrize("urgent", [101, 100])
 def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
-    hf: Holdfast, work, note, ran, until, ask, claims, monkeypatch, urgent
-):
+    hf: Holdfast,
+    work: StartWorker,
+    note: AsyncTask[None],
+    ran: list[str],
+    until: Until,
+    ask: Ask,
+    claims: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    urgent: int,
+) -> None:
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
 
@@ -138,12 +161,12 @@ def test_while_urgent_jobs_come_others_are_taken_in_small_bites(
 
 
 @pytest.fixture
-def pauses(monkeypatch):
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """How long to wait, as each step of a claimer has said."""
-    pauses = []
+    pauses: list[float] = []
     step = claimer.Claimer.step
 
-    async def noted(self) -> float:
+    async def noted(self: claimer.Claimer) -> float:
         pauses.append(await step(self))
         return pauses[-1]
 
@@ -152,8 +175,15 @@ def pauses(monkeypatch):
 
 
 def test_a_worker_without_a_free_slot_leaves_urgent_jobs_to_others(
-    hf: Holdfast, work, slow, gate, until, ask, pauses, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    gate: threading.Event,
+    until: Until,
+    ask: Ask,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
 
     work(concurrency=2, poll_interval=60)
@@ -170,8 +200,16 @@ def test_a_worker_without_a_free_slot_leaves_urgent_jobs_to_others(
 
 
 def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
-    hf: Holdfast, work, note, ran, until, ask, told, pauses, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    note: AsyncTask[None],
+    ran: list[str],
+    until: Until,
+    ask: Ask,
+    told: Told,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(claimer, "PREFETCH_SECONDS", 3600)
     monkeypatch.setattr(claimer, "URGENT_SECONDS", 3600)
     monkeypatch.setattr(claimer, "BUSY_SECONDS", 3600)  # it asks at once for urgent jobs alone
@@ -194,8 +232,18 @@ def test_urgent_jobs_are_fetched_before_the_next_bite_of_others(
 
 
 def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
-    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, pauses, monkeypatch
-):
+    hf: Holdfast,
+    brisk: None,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    note: AsyncTask[None],
+    ran: list[str],
+    gate: threading.Event,
+    until: Until,
+    ask: Ask,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(claimer, "BUSY_SECONDS", 0)
 
     hf.enqueue_many(note.call("at first") for _ in range(200))
@@ -214,8 +262,17 @@ def test_no_more_urgent_jobs_are_fetched_than_can_be_begun(
 
 
 def test_urgent_jobs_that_found_no_room_are_fetched_when_a_slot_comes_free(
-    hf: Holdfast, brisk, work, slow, note, ran, gate, until, ask, monkeypatch
-):
+    hf: Holdfast,
+    brisk: None,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    note: AsyncTask[None],
+    ran: list[str],
+    gate: threading.Event,
+    until: Until,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(claimer, "BUSY_SECONDS", 0)
     later = threading.Event()
 
@@ -238,7 +295,7 @@ def test_urgent_jobs_that_found_no_room_are_fetched_when_a_slot_comes_free(
     until(lambda: ran.count("urgent") == 50)
 
 
-def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
+def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain: Drain) -> None:
     now, most = 0, 0
 
     @hf.task(name="count")
@@ -254,7 +311,13 @@ def test_no_more_than_concurrency_run_at_once(hf: Holdfast, drain):
     assert most == 7
 
 
-def test_slow_jobs_are_not_hoarded(hf: Holdfast, work, slow, held, until):
+def test_slow_jobs_are_not_hoarded(
+    hf: Holdfast,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    held: Callable[[], int],
+    until: Until,
+) -> None:
     hf.enqueue_many(slow.call() for _ in range(100))
     work(concurrency=2)
     until(lambda: len(hf.jobs.list(state="running")) == 2)  # seen at work after half a second
@@ -262,8 +325,14 @@ def test_slow_jobs_are_not_hoarded(hf: Holdfast, work, slow, held, until):
 
 
 def test_what_waits_behind_slow_jobs_is_given_back_for_others(
-    hf: Holdfast, work, slow, gate, held, until, ask
-):
+    hf: Holdfast,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    gate: threading.Event,
+    held: Callable[[], int],
+    until: Until,
+    ask: Ask,
+) -> None:
     @hf.task(name="quick")
     async def quick() -> None: ...
 
@@ -281,7 +350,9 @@ def test_what_waits_behind_slow_jobs_is_given_back_for_others(
     until(lambda: ask("select count(*), max(attempt) from holdfast.finished") == [(4300, 1)])
 
 
-def test_the_heads_follow_a_worker_that_claims_very_many(hf: Holdfast, drain, carried, monkeypatch):
+def test_the_heads_follow_a_worker_that_claims_very_many(
+    hf: Holdfast, drain: Drain, carried: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(duties.SECONDS, "advance", 3600)
 
     @hf.task(name="noop")
@@ -292,7 +363,7 @@ def test_the_heads_follow_a_worker_that_claims_very_many(hf: Holdfast, drain, ca
     assert carried["advance"] >= 2, "the one at its start, and at least one more"
 
 
-def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain, carried):
+def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain: Drain, carried: Counter[str]) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -302,7 +373,7 @@ def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain, carried):
     assert carried["finish"] < 60
 
 
-def test_a_lone_job_is_reported_at_once(hf: Holdfast, work, until):
+def test_a_lone_job_is_reported_at_once(hf: Holdfast, work: StartWorker, until: Until) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -312,7 +383,7 @@ def test_a_lone_job_is_reported_at_once(hf: Holdfast, work, until):
     assert (done.finished_at - done.claimed_at).total_seconds() < 3
 
 
-def test_jobs_that_enqueue_jobs_are_drained_to_the_end(hf: Holdfast, drain, counts):
+def test_jobs_that_enqueue_jobs_are_drained_to_the_end(hf: Holdfast, drain: Drain, counts: Counts) -> None:
     @hf.task(name="countdown")
     async def countdown(left: int) -> None:
         if left:
@@ -325,15 +396,22 @@ def test_jobs_that_enqueue_jobs_are_drained_to_the_end(hf: Holdfast, drain, coun
 
 
 def test_unwritten_outcomes_stop_the_claims_not_the_number_of_slots(
-    hf: Holdfast, work, slow, held, until, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    slow: AsyncTask[int],
+    held: Callable[[], int],
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("holdfast.worker.claimer.MOST_UNWRITTEN", 10)
     hf.enqueue_many(slow.call() for _ in range(40))
     work(concurrency=30)
     until(lambda: held() == 30)
 
 
-def test_a_wrong_clock_has_no_effect(hf: Holdfast, work, until, monkeypatch, ask):
+def test_a_wrong_clock_has_no_effect(
+    hf: Holdfast, work: StartWorker, until: Until, monkeypatch: pytest.MonkeyPatch, ask: Ask
+) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 

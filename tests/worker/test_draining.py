@@ -1,24 +1,34 @@
 """A drain ends when nothing is due, and not before."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.database import Session
+from holdfast.testing import Clock
+from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker import duties
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import Duties
 from holdfast.worker.loop import every
+from tests.fixtures import AsyncTask, Counts
+from tests.waiting import Told
+
+Again = AsyncTask[Retry | None]
 
 
-def without_promotion(seconds, step, *, name, **options):
+def without_promotion(seconds: float, step: Any, *, name: str, **options: Any) -> Coroutine[Any, Any, Any]:
     return asyncio.sleep(3600) if name == "promote" else every(seconds, step, name=name, **options)
 
 
-def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, clock, counts, monkeypatch):
+def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(
+    hf: Holdfast, clock: Clock, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @hf.task(name="note")
     async def note() -> None: ...
 
@@ -29,8 +39,10 @@ def test_a_drain_runs_all_that_is_due_however_late_the_duties_are(hf: Holdfast, 
     assert counts() == {"completed": 250}
 
 
-def test_a_drain_runs_what_is_to_be_tried_again_at_once(hf: Holdfast, counts, monkeypatch):
-    attempts = []
+def test_a_drain_runs_what_is_to_be_tried_again_at_once(
+    hf: Holdfast, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
 
     @hf.task(name="again")
     async def again(ctx: Context) -> Retry | None:
@@ -44,7 +56,9 @@ def test_a_drain_runs_what_is_to_be_tried_again_at_once(hf: Holdfast, counts, mo
     assert attempts == [1, 2, 3]
 
 
-def test_a_drain_does_not_wait_for_a_job_that_puts_itself_off_each_time(hf: Holdfast, counts, monkeypatch):
+def test_a_drain_does_not_wait_for_a_job_that_puts_itself_off_each_time(
+    hf: Holdfast, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @hf.task(name="again")
     async def again(ctx: Context) -> Snooze | None:
         return Snooze(0.09) if ctx.attempt < 100 else None
@@ -55,7 +69,9 @@ def test_a_drain_does_not_wait_for_a_job_that_puts_itself_off_each_time(hf: Hold
     assert counts() == {"scheduled": 1}
 
 
-def test_a_look_that_began_before_the_last_job_ended_says_nothing(hf: Holdfast, told, counts, monkeypatch):
+def test_a_look_that_began_before_the_last_job_ended_says_nothing(
+    hf: Holdfast, told: Told, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate, run = asyncio.Event(), Session.run
 
     @hf.task(name="second")
@@ -66,7 +82,7 @@ def test_a_look_that_began_before_the_last_job_ended_says_nothing(hf: Holdfast, 
         await gate.wait()
         await second.aenqueue()
 
-    async def slow_answers(session, call, **options):
+    async def slow_answers(session: Session, call: Call[Any], **options: Any) -> Any:
         answer = await run(session, call, **options)
         if call.function.name == "claim" and not answer:
             gate.set()
@@ -80,7 +96,9 @@ def test_a_look_that_began_before_the_last_job_ended_says_nothing(hf: Holdfast, 
     assert counts() == {"completed": 2}
 
 
-def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, told, counts, monkeypatch):
+def test_a_look_that_began_before_a_promotion_says_nothing(
+    hf: Holdfast, again: Again, told: Told, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promoting, looked, hinted = asyncio.Event(), asyncio.Event(), asyncio.Event()
     hint, run = Claimer.hint, Session.run
 
@@ -89,7 +107,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, 
         if looked.is_set():
             hinted.set()
 
-    async def slow_answers(session, call, **options):
+    async def slow_answers(session: Session, call: Call[Any], **options: Any) -> Any:
         name, meanwhile = call.function.name, promoting.is_set()
         if name == "promote" and told.named("jobs.finished"):
             promoting.set()
@@ -112,7 +130,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(hf: Holdfast, again, 
 
 
 @pytest.fixture
-def again(hf: Holdfast):
+def again(hf: Holdfast) -> Again:
     @hf.task(name="again")
     async def again(ctx: Context) -> Retry | None:
         return Retry(after=0) if ctx.attempt == 1 else None
@@ -121,7 +139,7 @@ def again(hf: Holdfast):
 
 
 @pytest.fixture
-def failing(monkeypatch):
+def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
     """`failing(error)`: the second promotion fails, the first of what has come back."""
     monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     monkeypatch.setattr(duties, "PATIENCE", 0)
@@ -129,7 +147,7 @@ def failing(monkeypatch):
     def failing(error: Exception) -> None:
         promote, errors = Duties.promote, [error, None]
 
-        async def failing(self) -> float:
+        async def failing(self: Duties) -> float:
             if errors and (error := errors.pop()):
                 raise error
             return await promote(self)
@@ -139,14 +157,18 @@ def failing(monkeypatch):
     return failing
 
 
-def test_a_drain_waits_for_a_database_that_was_away(hf: Holdfast, again, failing, counts):
+def test_a_drain_waits_for_a_database_that_was_away(
+    hf: Holdfast, again: Again, failing: Callable[[Exception], None], counts: Counts
+) -> None:
     failing(DatabaseUnavailable("gone"))
     again.enqueue()
     hf.worker().run(drain=True)
     assert counts() == {"completed": 1}
 
 
-def test_what_ends_a_drain_unexpectedly_is_raised(hf: Holdfast, again, failing):
+def test_what_ends_a_drain_unexpectedly_is_raised(
+    hf: Holdfast, again: Again, failing: Callable[[Exception], None]
+) -> None:
     failing(RuntimeError("no such thing"))
     again.enqueue()
     with pytest.raises(ExceptionGroup) as caught:

@@ -1,16 +1,21 @@
 """The duties of a worker, as the worker times them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import Holdfast, schema
+from holdfast.testing import Clock
 from holdfast.values.errors import Collision, DatabaseUnavailable, HoldfastError
 from holdfast.worker import duties, runtime
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
+from tests.fixtures import Ask, Counts, Login, StartWorker, Until
+from tests.waiting import Told
 
 
 @asynccontextmanager
@@ -23,7 +28,7 @@ async def duties_of(hf: Holdfast) -> AsyncIterator[Duties]:
 
 
 @pytest.fixture
-def due(hf: Holdfast, clock):
+def due(hf: Holdfast, clock: Clock) -> Callable[[int], None]:
     """Makes so many jobs fall due."""
 
     @hf.task(name="note")
@@ -38,8 +43,8 @@ def due(hf: Holdfast, clock):
 
 @pytest.mark.parametrize(("amount", "hastens"), [(FIRST_PROMOTED + 1, False), (1, True)])
 def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
-    hf: Holdfast, due, monkeypatch, amount, hastens
-):
+    hf: Holdfast, due: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, amount: int, hastens: bool
+) -> None:
     monkeypatch.setattr(duties, "PROMOTE_TOGETHER_SECONDS", 0)
 
     async def main() -> bool:
@@ -60,8 +65,13 @@ def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
 
 
 def test_a_drain_waits_for_what_another_worker_is_promoting(
-    hf: Holdfast, due, counts, carried, holdfast_dsn, monkeypatch
-):
+    hf: Holdfast,
+    due: Callable[[int], None],
+    counts: Counts,
+    carried: Counter[str],
+    holdfast_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(duties, "PATIENCE", 60)
 
     async def main() -> None:
@@ -80,8 +90,12 @@ def test_a_drain_waits_for_what_another_worker_is_promoting(
 
 
 def test_a_drain_does_not_wait_for_ever_for_a_job_that_is_locked(
-    hf: Holdfast, due, counts, holdfast_dsn, monkeypatch
-):
+    hf: Holdfast,
+    due: Callable[[int], None],
+    counts: Counts,
+    holdfast_dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(duties, "PATIENCE", 0)
 
     async def main() -> None:
@@ -95,10 +109,12 @@ def test_a_drain_does_not_wait_for_ever_for_a_job_that_is_locked(
     assert counts() == {"scheduled": 1}
 
 
-def test_a_drain_tries_again_where_a_promotion_fails(hf: Holdfast, due, counts, monkeypatch):
+def test_a_drain_tries_again_where_a_promotion_fails(
+    hf: Holdfast, due: Callable[[int], None], counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promote, failures = Duties.promote, [DatabaseUnavailable("gone"), Collision("a deadlock")]
 
-    async def failing(self) -> float:
+    async def failing(self: Duties) -> float:
         if failures:
             raise failures.pop()
         return await promote(self)
@@ -114,7 +130,9 @@ def test_a_drain_tries_again_where_a_promotion_fails(hf: Holdfast, due, counts, 
     assert counts() == {"pending": 1}
 
 
-def test_a_drain_that_is_told_to_stop_promotes_no_further(hf: Holdfast, due, counts):
+def test_a_drain_that_is_told_to_stop_promotes_no_further(
+    hf: Holdfast, due: Callable[[int], None], counts: Counts
+) -> None:
     async def main() -> None:
         async with duties_of(hf) as its:
             stop = asyncio.Event()
@@ -133,7 +151,7 @@ def test_a_drain_that_is_told_to_stop_promotes_no_further(hf: Holdfast, due, cou
 
 
 @pytest.fixture
-def slow_upkeep(ask):
+def slow_upkeep(ask: Ask) -> None:
     """Upkeep was never done, and takes longer than the timeout of an impatient role."""
     ask("delete from holdfast.duty")
     ask("alter function holdfast.settle_lanes() rename to settle_lanes_at_once")
@@ -142,7 +160,7 @@ def slow_upkeep(ask):
 
 
 @pytest.fixture
-def impatient(login, ask, holdfast_dsn):
+def impatient(login: Login, ask: Ask, holdfast_dsn: str) -> str:
     """The DSN of a worker's role with a statement_timeout that is much too short."""
     with psycopg.connect(holdfast_dsn, autocommit=True) as owner:
         schema.apply(owner, roles=True)
@@ -154,21 +172,27 @@ def impatient(login, ask, holdfast_dsn):
 
 @pytest.mark.parametrize("transaction_pooling", [False, True])
 def test_a_timeout_of_the_role_does_not_keep_a_worker_from_its_upkeep(
-    work, impatient, slow_upkeep, ask, until, monkeypatch, transaction_pooling
-):
+    work: StartWorker,
+    impatient: str,
+    slow_upkeep: None,
+    ask: Ask,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+    transaction_pooling: bool,
+) -> None:
     monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
     with Holdfast(impatient, transaction_pooling=transaction_pooling) as hf:
         work(hf)
         until(lambda: ask("select from holdfast.duty where name = 'upkeep' and done_at is not null"))
 
 
-def failing(ask, function: str, signature: str) -> None:
+def failing(ask: Ask, function: str, signature: str) -> None:
     ask(f"create or replace function holdfast.{function}({signature}) returns integer language plpgsql as "
         "$$ begin raise exception 'out of order'; end $$")  # fmt: skip
 
 
-def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf, ask):
-    def noted() -> list:
+def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf: Holdfast, ask: Ask) -> None:
+    def noted() -> list[Any]:
         return ask("select error from holdfast.duty where name = 'upkeep'")
 
     async def main() -> None:
@@ -188,7 +212,9 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf, ask):
     asyncio.run(main())
 
 
-def test_a_part_of_a_duty_that_fails_is_told(work, ask, told, monkeypatch):
+def test_a_part_of_a_duty_that_fails_is_told(
+    work: StartWorker, ask: Ask, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
     ask("delete from holdfast.duty")
     failing(ask, "settle_lanes", "")

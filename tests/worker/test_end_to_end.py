@@ -1,9 +1,13 @@
 """A job runs end to end."""
 
+from uuid import UUID
+
 from holdfast import Context, Holdfast, JobState
+from holdfast.testing import Clock
+from tests.fixtures import Drain
 
 
-def test_a_job_is_enqueued_run_and_finished(hf: Holdfast, drain):
+def test_a_job_is_enqueued_run_and_finished(hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="add")
     async def add(a: int, b: int) -> int:
         return a + b
@@ -16,12 +20,15 @@ def test_a_job_is_enqueued_run_and_finished(hf: Holdfast, drain):
     assert done.result == 5
     assert done.progress == 100
     assert done.attempt == 1
+    assert done.claimed_at
+    assert done.started_at
+    assert done.finished_at
     assert done.created_at <= done.claimed_at <= done.started_at <= done.finished_at
     assert done.duration == done.finished_at - done.started_at
 
 
-def test_a_plain_function_runs_in_a_thread_and_knows_its_job(hf: Holdfast, drain):
-    seen = []
+def test_a_plain_function_runs_in_a_thread_and_knows_its_job(hf: Holdfast, drain: Drain) -> None:
+    seen: list[tuple[UUID, str, int]] = []
 
     @hf.task(name="look", queue="other")
     def look(ctx: Context) -> None:
@@ -32,8 +39,10 @@ def test_a_plain_function_runs_in_a_thread_and_knows_its_job(hf: Holdfast, drain
     assert seen == [(job.id, "other", 1)]
 
 
-def test_a_failed_job_waits_for_its_backoff_and_is_tried_again(hf: Holdfast, drain, clock):
-    attempts = []
+def test_a_failed_job_waits_for_its_backoff_and_is_tried_again(
+    hf: Holdfast, drain: Drain, clock: Clock
+) -> None:
+    attempts: list[int] = []
 
     @hf.task(name="flaky")
     async def flaky(ctx: Context) -> str:

@@ -8,10 +8,12 @@ import pytest
 
 from holdfast import Holdfast, JobState
 from holdfast.worker import slots
+from tests.fixtures import Counts, Drain, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
-def loop(request, monkeypatch):
+def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "uvloop":
         pytest.importorskip("uvloop")
     else:
@@ -19,8 +21,10 @@ def loop(request, monkeypatch):
     return request.param
 
 
-def test_a_worker_says_on_which_loop_it_runs(hf: Holdfast, loop, drain, told, counts):
-    loops = []
+def test_a_worker_says_on_which_loop_it_runs(
+    hf: Holdfast, loop: str, drain: Drain, told: Told, counts: Counts
+) -> None:
+    loops: list[str] = []
 
     @hf.task(name="note")
     async def note() -> None:
@@ -38,7 +42,7 @@ def test_a_worker_says_on_which_loop_it_runs(hf: Holdfast, loop, drain, told, co
     assert told.named("worker.started")[0]["queues"] == "all"
 
 
-def test_a_sleeper_is_woken_and_stopped(hf: Holdfast, loop, work, until):
+def test_a_sleeper_is_woken_and_stopped(hf: Holdfast, loop: str, work: StartWorker, until: Until) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -50,7 +54,9 @@ def test_a_sleeper_is_woken_and_stopped(hf: Holdfast, loop, work, until):
     worker.wait()
 
 
-def test_a_handler_that_cannot_be_stopped_is_left_behind(hf: Holdfast, loop, work, told, until, monkeypatch):
+def test_a_handler_that_cannot_be_stopped_is_left_behind(
+    hf: Holdfast, loop: str, work: StartWorker, told: Told, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(slots, "CLEAN_UP_SECONDS", 0.1)
     gate = threading.Event()
 

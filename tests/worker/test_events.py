@@ -2,14 +2,19 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from holdfast import BadName, BadValue, Context, Holdfast, JobNotFound, JobState, Retry
+from holdfast import BadName, BadValue, Context, Holdfast, Job, JobNotFound, JobSnapshot, JobState, Retry
+from tests.fixtures import StartWorker, Until
+from tests.waiting import Told
 
 
-def run(hf: Holdfast, *jobs):
+def run(hf: Holdfast, *jobs: Job[Any]) -> list[JobSnapshot]:
     """Until each of them has ended: a retry may be due only after a worker has nothing left to do."""
     hf.worker().run(drain=True)
     while not all(job.refresh().state.final for job in jobs):
@@ -17,11 +22,11 @@ def run(hf: Holdfast, *jobs):
     return [job.refresh() for job in jobs]
 
 
-def names(job):
+def names(job: Job[Any]) -> list[str]:
     return [event.name for event in job.events(follow=False)]
 
 
-def test_events_are_on_record_before_the_job_ends(hf):
+def test_events_are_on_record_before_the_job_ends(hf: Holdfast) -> None:
     @hf.task(name="render")
     async def render(ctx: Context) -> None:
         for page in range(3):
@@ -35,7 +40,9 @@ def test_events_are_on_record_before_the_job_ends(hf):
     assert end.events == 4
 
 
-def test_events_are_on_record_while_the_handler_runs(hf, work, until, tmp_path):
+def test_events_are_on_record_while_the_handler_runs(
+    hf: Holdfast, work: StartWorker, until: Until, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
 
     @hf.task(name="render")
@@ -52,7 +59,7 @@ def test_events_are_on_record_while_the_handler_runs(hf, work, until, tmp_path):
     assert names(job) == ["begun", "job.completed"]
 
 
-def test_a_failed_attempt_has_its_events_and_how_far_it_came(hf):
+def test_a_failed_attempt_has_its_events_and_how_far_it_came(hf: Holdfast) -> None:
     @hf.task(name="render")
     async def render(ctx: Context) -> Retry | None:
         ctx.event("begun")
@@ -67,7 +74,7 @@ def test_a_failed_attempt_has_its_events_and_how_far_it_came(hf):
 
 
 @pytest.mark.parametrize("level", ["read committed", "repeatable read"])
-def test_events_of_a_handler_that_ends_its_job_itself_are_on_record_before(hf, level):
+def test_events_of_a_handler_that_ends_its_job_itself_are_on_record_before(hf: Holdfast, level: str) -> None:
     @hf.task(name="pay")
     async def pay(ctx: Context, ok: bool) -> None:
         async with ctx.atransaction() as conn:
@@ -84,7 +91,7 @@ def test_events_of_a_handler_that_ends_its_job_itself_are_on_record_before(hf, l
     assert names(broken) == ["paid", "job.dead"], "it happened, whatever became of the transaction"
 
 
-def test_an_event_that_cannot_be_is_refused(hf):
+def test_an_event_that_cannot_be_is_refused(hf: Holdfast) -> None:
     cases = [
         ("No", None, BadName),
         ("job.done", None, BadValue),
@@ -92,7 +99,7 @@ def test_an_event_that_cannot_be_is_refused(hf):
         ("odd", object(), BadValue),
         ("nul", "\0", BadValue),
     ]
-    refused = []
+    refused: list[str] = []
 
     @hf.task(name="render", max_attempts=1)
     async def render(ctx: Context) -> None:
@@ -106,7 +113,9 @@ def test_an_event_that_cannot_be_is_refused(hf):
     assert (end.state, len(refused), names(job)) == (JobState.COMPLETED, len(cases), [])
 
 
-def test_an_event_that_only_the_database_finds_too_large_holds_up_no_other(hf, told, work, until, tmp_path):
+def test_an_event_that_only_the_database_finds_too_large_holds_up_no_other(
+    hf: Holdfast, told: Told, work: StartWorker, until: Until, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
 
     @hf.task(name="odd")
@@ -130,7 +139,7 @@ def test_an_event_that_only_the_database_finds_too_large_holds_up_no_other(hf, t
     assert names(jobs[1]) == ["small", "job.completed"]
 
 
-def test_events_from_many_threads_are_each_on_record_once(hf):
+def test_events_from_many_threads_are_each_on_record_once(hf: Holdfast) -> None:
     @hf.task(name="chorus")
     def chorus(ctx: Context) -> None:
         def sing(voice: int) -> None:
@@ -150,7 +159,9 @@ def test_events_from_many_threads_are_each_on_record_once(hf):
     assert sorted(sung) == [(voice, note) for voice in range(8) for note in range(200)]
 
 
-def test_a_handler_that_says_too_much_is_not_stopped(hf, told, monkeypatch):
+def test_a_handler_that_says_too_much_is_not_stopped(
+    hf: Holdfast, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.worker.context.notes.EVENT_LIMIT", 3)
 
     @hf.task(name="chatter")
@@ -165,7 +176,9 @@ def test_a_handler_that_says_too_much_is_not_stopped(hf, told, monkeypatch):
     assert len(told.named("events.refused")) == 1
 
 
-def test_a_job_is_followed_until_it_ends_and_from_any_cursor(hf, work, until):
+def test_a_job_is_followed_until_it_ends_and_from_any_cursor(
+    hf: Holdfast, work: StartWorker, until: Until
+) -> None:
     go = threading.Event()
 
     @hf.task(name="render")
@@ -185,7 +198,7 @@ def test_a_job_is_followed_until_it_ends_and_from_any_cursor(hf, work, until):
     assert list(job.events(after="now")) == []
 
 
-def test_a_queue_is_followed_async(hf, work):
+def test_a_queue_is_followed_async(hf: Holdfast, work: StartWorker) -> None:
     @hf.task(name="render", queue="prints")
     async def render(ctx: Context, n: int) -> None:
         ctx.event("rendered", {"n": n})
@@ -208,7 +221,7 @@ def test_a_queue_is_followed_async(hf, work):
     assert [n for n, _ in again] == [n for n, _ in seen[1:]]
 
 
-def test_events_of_what_is_not_there_are_refused(hf):
+def test_events_of_what_is_not_there_are_refused(hf: Holdfast) -> None:
     with pytest.raises(BadValue) as error:
         next(hf.events.read(job_id="x"))
     assert error.value.field == "job_id"
@@ -225,7 +238,7 @@ def test_events_of_what_is_not_there_are_refused(hf):
 # Progress.
 
 
-def test_track_says_how_far_it_is(hf, until, work):
+def test_track_says_how_far_it_is(hf: Holdfast, until: Until, work: StartWorker) -> None:
     go = threading.Event()
 
     @hf.task(name="load")
@@ -246,12 +259,12 @@ def test_track_says_how_far_it_is(hf, until, work):
     assert job.result(timeout=20) == 6
 
 
-def test_track_goes_through_what_is_async_or_has_no_length(hf):
-    async def pages():
+def test_track_goes_through_what_is_async_or_has_no_length(hf: Holdfast) -> None:
+    async def pages() -> AsyncIterator[int]:
         for page in range(3):
             yield page
 
-    said = []
+    said: list[Any] = []
 
     @hf.task(name="load")
     async def load(ctx: Context) -> list[int]:
@@ -267,8 +280,8 @@ def test_track_goes_through_what_is_async_or_has_no_length(hf):
     assert said == ["pages: 3 done", 100]
 
 
-def test_track_ends_a_thread_that_was_called_off(hf, work, until):
-    seen = []
+def test_track_ends_a_thread_that_was_called_off(hf: Holdfast, work: StartWorker, until: Until) -> None:
+    seen: list[bool] = []
 
     @hf.task(name="load")
     def load(ctx: Context) -> None:
@@ -282,7 +295,7 @@ def test_track_ends_a_thread_that_was_called_off(hf, work, until):
     until(lambda: job.refresh().state is JobState.CANCELLED)
 
 
-def test_a_job_has_started_when_its_handler_has_and_not_when_it_was_noted(hf):
+def test_a_job_has_started_when_its_handler_has_and_not_when_it_was_noted(hf: Holdfast) -> None:
     @hf.task(name="render", max_attempts=1)
     async def render(ctx: Context, ok: bool) -> None:
         await asyncio.sleep(0.2)
@@ -295,7 +308,7 @@ def test_a_job_has_started_when_its_handler_has_and_not_when_it_was_noted(hf):
         assert end.duration.total_seconds() >= 0.2
 
 
-def test_watch_shows_each_change_until_the_end(hf, work):
+def test_watch_shows_each_change_until_the_end(hf: Holdfast, work: StartWorker) -> None:
     steps = [threading.Event() for _ in range(2)]
 
     @hf.task(name="render")

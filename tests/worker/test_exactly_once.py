@@ -3,28 +3,38 @@
 import asyncio
 import threading
 import time
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import Rollback
 from psycopg.errors import DivisionByZero, UndefinedTable
 
-from holdfast import Context, GiveUp, Holdfast, IllegalTransition, JobState, LeaseLost
+from holdfast import Context, GiveUp, Holdfast, IllegalTransition, Job, JobState, LeaseLost, Task
+from tests.fixtures import Ask, StartWorker, Until
+from tests.waiting import Told
+
+Account = Callable[[], dict[int, int]]
+Transfer = Callable[..., Task[..., Any]]
 
 
 @pytest.fixture
-def account(ask):
+def account(ask: Ask) -> Account:
     ask("create table account (id integer primary key, balance integer not null)")
     ask("insert into account values (1, 100), (2, 0)")
     return lambda: dict(ask("select id, balance from account order by id"))
 
 
 @pytest.fixture(params=["sync", "async"])
-def transfer(request, hf: Holdfast):
+def transfer(request: pytest.FixtureRequest, hf: Holdfast) -> Transfer:
     """`transfer(inside=…, afterwards=…)` declares the task; these are called in its block, and after it."""
 
-    def declare(inside=lambda ctx: None, afterwards=lambda ctx: None):
+    def declare(
+        inside: Callable[[Context], Any] = lambda ctx: None,
+        afterwards: Callable[[Context], Any] = lambda ctx: None,
+    ) -> Task[..., Any]:
         move = "update account set balance = balance + %s where id = %s"
 
         @hf.task(name="sync", max_attempts=1)
@@ -54,7 +64,9 @@ def run(hf: Holdfast) -> None:
     hf.worker().run(drain=True)
 
 
-def test_the_work_and_the_completion_are_committed_together(hf, transfer, account, told):
+def test_the_work_and_the_completion_are_committed_together(
+    hf: Holdfast, transfer: Transfer, account: Account, told: Told
+) -> None:
     task = transfer(inside=lambda ctx: ctx.set_result({"moved": 10}))
     job = task.enqueue(amount=10)
     run(hf)
@@ -64,15 +76,17 @@ def test_the_work_and_the_completion_are_committed_together(hf, transfer, accoun
     assert told.named("report.refused") == []
 
 
-def test_a_result_that_cannot_be_stored_is_a_bad_result(hf, transfer, account):
+def test_a_result_that_cannot_be_stored_is_a_bad_result(
+    hf: Holdfast, transfer: Transfer, account: Account
+) -> None:
     job = transfer(inside=lambda ctx: ctx.set_result({"a": object()})).enqueue(amount=10)
     run(hf)
-    assert "BadResult" in job.refresh().last_error
-    assert "result.a: object cannot be JSON" in job.refresh().last_error
+    assert "BadResult" in (job.refresh().last_error or "")
+    assert "result.a: object cannot be JSON" in (job.refresh().last_error or "")
     assert account() == {1: 100, 2: 0}
 
 
-def test_nothing_remains_of_a_block_that_raises(hf, transfer, account):
+def test_nothing_remains_of_a_block_that_raises(hf: Holdfast, transfer: Transfer, account: Account) -> None:
     def fail(_ctx: Context) -> None:
         raise ValueError("no")
 
@@ -82,8 +96,10 @@ def test_nothing_remains_of_a_block_that_raises(hf, transfer, account):
     assert job.refresh().state is JobState.DEAD
 
 
-def test_nothing_remains_when_the_lease_was_lost(hf, transfer, account, ask, work, told):
-    committed = []
+def test_nothing_remains_when_the_lease_was_lost(
+    hf: Holdfast, transfer: Transfer, account: Account, ask: Ask, work: StartWorker, told: Told
+) -> None:
+    committed: list[Any] = []
 
     def take_away(ctx: Context) -> None:
         ask("update holdfast.job set lease = gen_random_uuid() where id = %s", ctx.job_id)
@@ -95,7 +111,9 @@ def test_nothing_remains_when_the_lease_was_lost(hf, transfer, account, ask, wor
     assert not job.refresh().state.final
 
 
-def test_what_a_handler_does_after_its_commit_no_longer_counts(hf, transfer, account, told):
+def test_what_a_handler_does_after_its_commit_no_longer_counts(
+    hf: Holdfast, transfer: Transfer, account: Account, told: Told
+) -> None:
     def fail(_ctx: Context) -> None:
         raise ValueError("too late")
 
@@ -108,8 +126,8 @@ def test_what_a_handler_does_after_its_commit_no_longer_counts(hf, transfer, acc
     assert [event["job"] for event in told.named("handler.failed")] == [str(job.id)]
 
 
-def test_a_job_is_completed_once(hf, transfer, account):
-    refused = []
+def test_a_job_is_completed_once(hf: Holdfast, transfer: Transfer, account: Account) -> None:
+    refused: list[int] = []
 
     def again(ctx: Context) -> None:
         with pytest.raises(IllegalTransition, match="already"), ctx.transaction():
@@ -122,7 +140,7 @@ def test_a_job_is_completed_once(hf, transfer, account):
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_block_within_a_block_is_refused(hf, account, kind):
+def test_a_block_within_a_block_is_refused(hf: Holdfast, account: Account, kind: str) -> None:
     """The inner one would complete the job, whatever became of the outer."""
 
     @hf.task(name="sync", max_attempts=1)
@@ -141,11 +159,11 @@ def test_a_block_within_a_block_is_refused(hf, account, kind):
 
     job = hf.enqueue(kind, max_attempts=1)
     run(hf)
-    assert "is in a transaction already" in job.refresh().last_error
+    assert "is in a transaction already" in (job.refresh().last_error or "")
     assert account() == {1: 100, 2: 0}
 
 
-def test_every_slot_may_be_in_a_transaction_at_a_time(holdfast_dsn):
+def test_every_slot_may_be_in_a_transaction_at_a_time(holdfast_dsn: str) -> None:
     hf = Holdfast(holdfast_dsn, pool_size=1)
     inside = threading.Barrier(12)
 
@@ -161,17 +179,17 @@ def test_every_slot_may_be_in_a_transaction_at_a_time(holdfast_dsn):
     hf.close()
 
 
-def test_a_result_without_a_transaction_is_refused(hf):
+def test_a_result_without_a_transaction_is_refused(hf: Holdfast) -> None:
     @hf.task(name="forgetful", max_attempts=1)
     def forgetful(ctx: Context) -> None:
         ctx.set_result(7)
 
     job = hf.enqueue("forgetful", max_attempts=1)
     run(hf)
-    assert "there is no transaction" in job.refresh().last_error
+    assert "there is no transaction" in (job.refresh().last_error or "")
 
 
-def test_a_block_that_rolls_back_has_not_completed_the_job(hf, account, ask):
+def test_a_block_that_rolls_back_has_not_completed_the_job(hf: Holdfast, account: Account, ask: Ask) -> None:
     """psycopg's own way to do so raises nothing outside of the block: then the handler decides."""
 
     @hf.task(name="sync", max_attempts=1)
@@ -188,14 +206,16 @@ def test_a_block_that_rolls_back_has_not_completed_the_job(hf, account, ask):
             raise Rollback
         return GiveUp("not enough")
 
-    jobs = [sync.enqueue(), async_.enqueue()]
+    jobs: list[Job[Any]] = [sync.enqueue(), async_.enqueue()]
     run(hf)
     assert [job.refresh().last_error for job in jobs] == ["not enough"] * 2
     assert account() == {1: 100, 2: 0}
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_transaction_that_is_ended_inside_its_block_is_a_failure(hf, account, end):
+def test_a_transaction_that_is_ended_inside_its_block_is_a_failure(
+    hf: Holdfast, account: Account, end: str
+) -> None:
     @hf.task(name="hasty", max_attempts=1)
     def hasty(ctx: Context) -> None:
         with ctx.transaction() as conn:
@@ -205,11 +225,13 @@ def test_a_transaction_that_is_ended_inside_its_block_is_a_failure(hf, account, 
     job = hasty.enqueue()
     run(hf)
     assert job.refresh().state is JobState.DEAD
-    assert "was ended inside its block" in job.refresh().last_error
+    assert "was ended inside its block" in (job.refresh().last_error or "")
     assert account() == ({1: 50, 2: 50} if end == "commit" else {1: 100, 2: 0})
 
 
-def test_a_block_that_is_repeated_after_a_lost_reply_writes_nothing_twice(hf, account, told):
+def test_a_block_that_is_repeated_after_a_lost_reply_writes_nothing_twice(
+    hf: Holdfast, account: Account, told: Told
+) -> None:
     @hf.task(name="again", max_attempts=1)
     def again(ctx: Context) -> None:
         for _ in range(2):
@@ -225,7 +247,7 @@ def test_a_block_that_is_repeated_after_a_lost_reply_writes_nothing_twice(hf, ac
     assert "already" in failed["error"]
 
 
-def test_an_error_in_the_block_is_the_one_that_was_raised_there(hf):
+def test_an_error_in_the_block_is_the_one_that_was_raised_there(hf: Holdfast) -> None:
     """Else neither the handler nor `give_up_on` would know it again."""
     kinds = (DivisionByZero, UndefinedTable)
 
@@ -239,15 +261,15 @@ def test_an_error_in_the_block_is_the_one_that_was_raised_there(hf):
         async with ctx.atransaction() as conn:
             await conn.execute(query)
 
-    jobs = [task.enqueue(query=query) for task in (sync, async_) for query in ("select 1 / 0", "table gone")]
+    jobs = [task.enqueue(query=query) for task in (sync, async_) for query in ("select 1 / 0", "table gone")]  # type: ignore[call-arg, call-overload]
     run(hf)
     ends = [job.refresh() for job in jobs]
     assert [end.state for end in ends] == [JobState.DEAD] * 4
     assert [end.last_error.partition(":")[0] for end in ends] == ["DivisionByZero", "UndefinedTable"] * 2
 
 
-def test_a_lost_lease_is_raised_in_the_handler(hf, account, ask):
-    caught = []
+def test_a_lost_lease_is_raised_in_the_handler(hf: Holdfast, account: Account, ask: Ask) -> None:
+    caught: list[LeaseLost] = []
 
     @hf.task(name="careful")
     def careful(ctx: Context) -> None:
@@ -265,9 +287,11 @@ def test_a_lost_lease_is_raised_in_the_handler(hf, account, ask):
     assert account() == {1: 100, 2: 0}
 
 
-def test_a_handler_may_go_on_after_its_commit(hf, work, until, told):
+def test_a_handler_may_go_on_after_its_commit(
+    hf: Holdfast, work: StartWorker, until: Until, told: Told
+) -> None:
     """The job is no longer its own then, but it was not taken away."""
-    ends = []
+    ends: list[bool] = []
 
     @hf.task(name="later")
     async def later(ctx: Context) -> None:
@@ -288,7 +312,9 @@ def test_a_handler_may_go_on_after_its_commit(hf, work, until, told):
 @pytest.mark.parametrize("said", ["publish(%s, %s, 'in.sql')", "progress(%s, %s, 10)"])
 @pytest.mark.parametrize("ends", ["well", "badly"])
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_block_that_says_something_in_sql_does_not_wait_for_itself(hf, ask, kind, said, ends):
+def test_a_block_that_says_something_in_sql_does_not_wait_for_itself(
+    hf: Holdfast, ask: Ask, kind: str, said: str, ends: str
+) -> None:
     """Its transaction has locked the rows to which the worker would write what the handler said."""
     say = f"select holdfast.{said}"
     ask(f"alter database {ask('select quote_ident(current_database())')[0][0]} set lock_timeout = '3s'")
@@ -317,13 +343,15 @@ def test_a_block_that_says_something_in_sql_does_not_wait_for_itself(hf, ask, ki
 
 
 @pytest.fixture
-def keeper(hf):
+def keeper(hf: Holdfast) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(hf.dsn) as connection:
         yield connection
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_block_of_an_older_snapshot_lets_the_keeper_finish_first(hf, kind, keeper, monkeypatch):
+def test_a_block_of_an_older_snapshot_lets_the_keeper_finish_first(
+    hf: Holdfast, kind: str, keeper: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise its events would go into its own transaction, and meet a row that changed since."""
     later = "set transaction isolation level repeatable read"
 

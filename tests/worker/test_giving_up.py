@@ -1,7 +1,9 @@
 """Failures that are not tried again, dead letters in Python, and policies that an operator sets."""
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -19,11 +21,11 @@ from holdfast import (
 
 
 @pytest.fixture
-def drain(hf: Holdfast):
+def drain(hf: Holdfast) -> Callable[[], None]:
     return lambda: hf.worker().run(drain=True)
 
 
-def test_a_handler_gives_up_whatever_attempts_are_left(hf: Holdfast, drain):
+def test_a_handler_gives_up_whatever_attempts_are_left(hf: Holdfast, drain: Callable[[], None]) -> None:
     @hf.task(name="returns", max_attempts=9)
     async def returns() -> GiveUp:
         return GiveUp("the account is closed")
@@ -40,7 +42,9 @@ def test_a_handler_gives_up_whatever_attempts_are_left(hf: Holdfast, drain):
         assert [error.error for error in job.errors()] == ["the account is closed"]
 
 
-def test_what_to_give_up_on_and_what_to_retry_is_said_by_exception(hf: Holdfast, drain):
+def test_what_to_give_up_on_and_what_to_retry_is_said_by_exception(
+    hf: Holdfast, drain: Callable[[], None]
+) -> None:
     errors = {error.__name__: error for error in (KeyError, LookupError, ConnectionError, ValueError)}
 
     @hf.task(name="fails", give_up_on=KeyError, retry_on=(LookupError, ConnectionError))
@@ -58,12 +62,12 @@ def test_what_to_give_up_on_and_what_to_retry_is_said_by_exception(hf: Holdfast,
 
 
 @pytest.mark.parametrize("value", ["ValueError", (ValueError, "x"), (), 5])
-def test_only_exceptions_can_be_given_up_on(hf: Holdfast, value):
+def test_only_exceptions_can_be_given_up_on(hf: Holdfast, value: Any) -> None:
     with pytest.raises(BadValue, match="give_up_on"):
         hf.task(name="a", give_up_on=value)(lambda: None)
 
 
-def test_dead_jobs_are_found_and_replayed(hf: Holdfast, drain):
+def test_dead_jobs_are_found_and_replayed(hf: Holdfast, drain: Callable[[], None]) -> None:
     broken = True
 
     @hf.task(name="fragile", queue="mail", max_attempts=1)
@@ -95,12 +99,12 @@ def test_dead_jobs_are_found_and_replayed(hf: Holdfast, drain):
     assert hf.dead.purge_many(queue="mail") == 0
 
 
-def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
+def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast) -> None:
     for action in (hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadValue, match="everything"):
             action()
         with pytest.raises(UnknownOption, match="queue"):
-            action(quue="mail")
+            action(quue="mail")  # type: ignore[call-arg]
         with pytest.raises(BadValue, match="limit"):
             action(queue="mail", limit=0)
         with pytest.raises(BadValue, match="time zone"):
@@ -109,17 +113,17 @@ def test_everything_is_replayed_or_purged_only_if_that_is_said(hf: Holdfast):
 
 
 @pytest.mark.parametrize("nothing", [{"queue": None}, {"error": ""}, {"queue": None, "error": ""}])
-def test_a_filter_that_filters_nothing_is_none(hf: Holdfast, nothing):
+def test_a_filter_that_filters_nothing_is_none(hf: Holdfast, nothing: dict[str, Any]) -> None:
     hf.enqueue("mail.send").give_up("no")
     for act in (hf.dead.replay_many, hf.dead.purge_many):
         with pytest.raises(BadValue, match="no filter is given"):
             act(**nothing)
         with pytest.raises(BadValue, match="everything 'no': must be True or False"):
-            act(everything="no")
+            act(everything="no")  # type: ignore[arg-type]
     assert len(hf.dead.list(**nothing)) == 1
 
 
-def test_a_waiting_job_is_given_up_and_replayed(hf: Holdfast, drain):
+def test_a_waiting_job_is_given_up_and_replayed(hf: Holdfast, drain: Callable[[], None]) -> None:
     @hf.task(name="a")
     async def a() -> None: ...
 
@@ -131,7 +135,7 @@ def test_a_waiting_job_is_given_up_and_replayed(hf: Holdfast, drain):
     assert job.refresh().state is JobState.COMPLETED
 
 
-def test_an_operators_policy_wins_until_it_is_reset(hf: Holdfast):
+def test_an_operators_policy_wins_until_it_is_reset(hf: Holdfast) -> None:
     @hf.task(name="a", retry=RetryPolicy(max_attempts=5, base=30))
     async def a() -> None: ...
 

@@ -22,8 +22,8 @@ async def settle_down() -> None:
         await asyncio.sleep(0)
 
 
-def test_nothing_is_started_on_a_lease_that_may_have_run_out():
-    async def main():
+def test_nothing_is_started_on_a_lease_that_may_have_run_out() -> None:
+    async def main() -> None:
         held = HeldJobs()
         held.lease_valid_until = time.monotonic() - 1
         taken(held, job("a"))
@@ -37,8 +37,8 @@ def test_nothing_is_started_on_a_lease_that_may_have_run_out():
     asyncio.run(main())
 
 
-def test_only_as_many_slots_wake_as_there_are_jobs():
-    async def main():
+def test_only_as_many_slots_wake_as_there_are_jobs() -> None:
+    async def main() -> None:
         held = HeldJobs()
         slots = [asyncio.create_task(held.next()) for _ in range(5)]
         await settle_down()
@@ -51,8 +51,8 @@ def test_only_as_many_slots_wake_as_there_are_jobs():
     asyncio.run(main())
 
 
-def test_a_slot_that_was_cancelled_is_not_called_instead_of_another():
-    async def main():
+def test_a_slot_that_was_cancelled_is_not_called_instead_of_another() -> None:
+    async def main() -> None:
         held = HeldJobs()
         first, second = (asyncio.create_task(held.next()) for _ in range(2))
         await settle_down()
@@ -64,8 +64,8 @@ def test_a_slot_that_was_cancelled_is_not_called_instead_of_another():
     asyncio.run(main())
 
 
-def test_the_answer_to_a_claim_from_before_the_loss_is_not_taken():
-    async def main():
+def test_the_answer_to_a_claim_from_before_the_loss_is_not_taken() -> None:
+    async def main() -> None:
         held = HeldJobs()
         held.in_flight.add("lease")
         held.drop_all()
@@ -76,8 +76,8 @@ def test_the_answer_to_a_claim_from_before_the_loss_is_not_taken():
     asyncio.run(main())
 
 
-def test_a_suspect_goes_first():
-    async def main():
+def test_a_suspect_goes_first() -> None:
+    async def main() -> None:
         held = HeldJobs()
         taken(held, job("a"), job("b"))
         taken(held, job("urgent", "other"), job("s", "other", suspect=True))
@@ -86,8 +86,8 @@ def test_a_suspect_goes_first():
     asyncio.run(main())
 
 
-def test_a_more_urgent_job_overtakes_what_waits_in_the_buffer():
-    async def main():
+def test_a_more_urgent_job_overtakes_what_waits_in_the_buffer() -> None:
+    async def main() -> None:
         held = HeldJobs()
         buffer = held.buffer
         taken(held, job("a"), job("b"), job("c", priority=50), job("d", priority=50))
@@ -101,8 +101,8 @@ def test_a_more_urgent_job_overtakes_what_waits_in_the_buffer():
     asyncio.run(main())
 
 
-def test_a_report_settles_only_its_own_lease():
-    async def main():
+def test_a_report_settles_only_its_own_lease() -> None:
+    async def main() -> None:
         held = HeldJobs()
         taken(held, job("a", "new"))
         assert held.remove_reported([Report("a", "old", "completed")]) == [None]

@@ -17,6 +17,8 @@ from holdfast import Holdfast, HoldfastError
 from holdfast.telemetry import subscribers as events
 from holdfast.values.errors import BadValue
 from holdfast.worker.monitor.http import MOST_CONNECTIONS, REQUEST_BYTES, Address
+from tests.fixtures import Counts, StartWorker, Until
+from tests.waiting import Told
 
 LOCAL = "127.0.0.1:0"
 
@@ -50,7 +52,9 @@ def values(text: str) -> dict[tuple[Any, ...], float]:
     }
 
 
-def test_a_worker_serves_its_health_and_what_it_counted(hf: Holdfast, work, told, until, counts):
+def test_a_worker_serves_its_health_and_what_it_counted(
+    hf: Holdfast, work: StartWorker, told: Told, until: Until, counts: Counts
+) -> None:
     go = threading.Event()
 
     @hf.task(name="hold", queue="mail")
@@ -71,7 +75,7 @@ def test_a_worker_serves_its_health_and_what_it_counted(hf: Holdfast, work, told
     hf.enqueue_many(bad.call() for _ in range(3))
     mail, default = [("queue", "mail"), ("task", "hold")], [("queue", "default"), ("task", "bad")]
 
-    def all_dead_are_counted() -> dict:
+    def all_dead_are_counted() -> dict[tuple[Any, ...], float]:
         """What a worker counts is what the database has answered: a moment after it is there."""
         counted = values(get(address, "/metrics")[1])
         return counted if counted.get(("holdfast_jobs_dead_total", *default)) == 3 else {}
@@ -101,8 +105,8 @@ def test_a_worker_serves_its_health_and_what_it_counted(hf: Holdfast, work, told
 
 
 def test_a_worker_whose_database_is_away_is_not_ready_and_in_the_end_not_alive(
-    hf: Holdfast, holdfast_dsn, holdfast_server, work, told, until
-):
+    hf: Holdfast, holdfast_dsn: str, holdfast_server: str, work: StartWorker, told: Told, until: Until
+) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -124,7 +128,9 @@ def test_a_worker_whose_database_is_away_is_not_ready_and_in_the_end_not_alive(
     until(lambda: get(address, "/readyz")[0] == get(address, "/healthz")[0] == 200)
 
 
-def test_a_handler_that_blocks_the_loop_is_seen_from_outside(hf: Holdfast, work, told, until):
+def test_a_handler_that_blocks_the_loop_is_seen_from_outside(
+    hf: Holdfast, work: StartWorker, told: Told, until: Until
+) -> None:
     go = threading.Event()
 
     @hf.task(name="block")
@@ -143,7 +149,9 @@ def test_a_handler_that_blocks_the_loop_is_seen_from_outside(hf: Holdfast, work,
     until(lambda: get(address, "/healthz")[0] == 200)
 
 
-def test_requests_that_are_none_are_refused_and_cost_little(hf: Holdfast, work, told, tmp_path: Path):
+def test_requests_that_are_none_are_refused_and_cost_little(
+    hf: Holdfast, work: StartWorker, told: Told, tmp_path: Path
+) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -172,7 +180,7 @@ def test_requests_that_are_none_are_refused_and_cost_little(hf: Holdfast, work, 
         line.close()
 
 
-def test_slow_connections_keep_no_probe_out(hf: Holdfast, work, told):
+def test_slow_connections_keep_no_probe_out(hf: Holdfast, work: StartWorker, told: Told) -> None:
     work(http=LOCAL)
     address = told.wait_for("http.started")["address"]
     host, _, port = address.rpartition(":")
@@ -192,7 +200,7 @@ def test_slow_connections_keep_no_probe_out(hf: Holdfast, work, told):
         line.close()
 
 
-def test_a_port_alone_is_one_of_this_machine(hf: Holdfast, told):
+def test_a_port_alone_is_one_of_this_machine(hf: Holdfast, told: Told) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
@@ -203,13 +211,13 @@ def test_a_port_alone_is_one_of_this_machine(hf: Holdfast, told):
     assert listened == ["127.0.0.1", "127.0.0.1", "0.0.0.0", "[::]"]
 
 
-def test_an_address_that_is_taken_or_none_is_refused(hf: Holdfast, told, tmp_path: Path):
+def test_an_address_that_is_taken_or_none_is_refused(hf: Holdfast, told: Told, tmp_path: Path) -> None:
     @hf.task(name="noop")
     async def noop() -> None: ...
 
     for wrong in ("", "port", ":8080", "1.2.3.4:", 70000, -1, True, "unix:", 1.5):
         with pytest.raises(BadValue, match=r"http .* is not an address to listen on"):
-            hf.worker(http=wrong)
+            hf.worker(http=wrong)  # type: ignore[arg-type]
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(HoldfastError, match=r"cannot listen on 127\.0\.0\.1:.*in use"),
@@ -232,8 +240,8 @@ def test_an_address_that_is_taken_or_none_is_refused(hf: Holdfast, told, tmp_pat
     ]
 
 
-def test_nothing_is_counted_where_nobody_asks(hf: Holdfast):
-    listening = []
+def test_nothing_is_counted_where_nobody_asks(hf: Holdfast) -> None:
+    listening: list[int] = []
 
     @hf.task(name="noop")
     async def noop() -> None:

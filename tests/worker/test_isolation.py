@@ -6,10 +6,13 @@ import subprocess
 import sys
 import threading
 from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import BadValue, Holdfast, JobState
+from holdfast import BadValue, Holdfast, Job, JobSnapshot, JobState
+from tests.fixtures import Ask, StartWorker, Until
 from tests.worker import isolated
 
 
@@ -20,12 +23,12 @@ def hf(hf: Holdfast) -> Holdfast:
     return hf
 
 
-def run(hf: Holdfast, *jobs, **options):
+def run(hf: Holdfast, *jobs: Job[Any], **options: Any) -> list[JobSnapshot]:
     hf.worker(**options).run(drain=True)
     return [job.refresh() for job in jobs]
 
 
-def test_a_process_is_another_one_and_is_kept_warm(hf):
+def test_a_process_is_another_one_and_is_kept_warm(hf: Holdfast) -> None:
     jobs = [hf.enqueue("where") for _ in range(3)]
     pids = {end.result[0] for end in run(hf, *jobs, concurrency=1)}
     assert len(pids) == 1
@@ -34,14 +37,16 @@ def test_a_process_is_another_one_and_is_kept_warm(hf):
     assert (end.state, end.result) == (JobState.COMPLETED, {"n": 7})
 
 
-def test_no_more_processes_are_started_than_there_are_cores(hf, monkeypatch):
+def test_no_more_processes_are_started_than_there_are_cores(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {3}, raising=False)
     ends = run(hf, *(hf.enqueue("where") for _ in range(6)), concurrency=6)
     assert {end.state for end in ends} == {JobState.COMPLETED}
     assert len({end.result[0] for end in ends}) == 1
 
 
-def test_a_job_that_waits_for_a_process_has_not_begun(hf, work, until):
+def test_a_job_that_waits_for_a_process_has_not_begun(hf: Holdfast, work: StartWorker, until: Until) -> None:
     jobs = [hf.enqueue("progress", max_attempts=1) for _ in range(3)]
     worker = work(concurrency=3, max_isolated=1, grace=0)
     until(lambda: any(job.refresh().progress == 40 for job in jobs))
@@ -55,7 +60,9 @@ def test_a_job_that_waits_for_a_process_has_not_begun(hf, work, until):
     assert [(ended[it.id].state, ended[it.id].attempt) for it in waiting] == [(JobState.PENDING, 0)] * 2
 
 
-def test_a_job_that_waits_for_a_process_can_be_cancelled(hf, work, until):
+def test_a_job_that_waits_for_a_process_can_be_cancelled(
+    hf: Holdfast, work: StartWorker, until: Until
+) -> None:
     jobs = [hf.enqueue("progress") for _ in range(2)]
     work(concurrency=2, max_isolated=1, grace=0)
     until(lambda: any(job.refresh().progress == 40 for job in jobs))
@@ -67,7 +74,9 @@ def test_a_job_that_waits_for_a_process_can_be_cancelled(hf, work, until):
     until(lambda: last.refresh().state is JobState.COMPLETED)  # the place is free
 
 
-def test_processes_are_started_and_waited_for_outside_the_event_loop(hf, monkeypatch):
+def test_processes_are_started_and_waited_for_outside_the_event_loop(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @hf.task(name="thread")
     async def thread() -> int:
         return threading.get_ident()
@@ -77,7 +86,7 @@ def test_processes_are_started_and_waited_for_outside_the_event_loop(hf, monkeyp
     def watch(verb: str) -> None:
         really = getattr(BaseProcess, verb)
 
-        def noted(process, *args):
+        def noted(process: BaseProcess, *args: Any) -> Any:
             seen[verb].add(threading.get_ident())
             return really(process, *args)
 
@@ -94,8 +103,8 @@ def test_processes_are_started_and_waited_for_outside_the_event_loop(hf, monkeyp
 
 @pytest.mark.parametrize(("isolation", "loaded"), [("", False), ("isolation='process'", True)])
 def test_a_worker_loads_what_processes_need_only_for_a_task_that_asks_for_one(
-    holdfast_dsn, tmp_path, isolation, loaded
-):
+    holdfast_dsn: str, tmp_path: Path, isolation: str, loaded: bool
+) -> None:
     (tmp_path / "app.py").write_text(
         f"from holdfast import Holdfast\nhf = Holdfast()\n@hf.task({isolation})\ndef work() -> None: ...\n"
     )
@@ -125,15 +134,15 @@ def test_a_worker_loads_what_processes_need_only_for_a_task_that_asks_for_one(
         ("system exit", "SystemExit: 3"),
     ],
 )
-def test_whatever_a_handler_dies_of_is_its_own_failure_alone(hf, how, error):
+def test_whatever_a_handler_dies_of_is_its_own_failure_alone(hf: Holdfast, how: str, error: str) -> None:
     jobs = [hf.enqueue("where"), hf.enqueue("die", {"how": how}, max_attempts=1), hf.enqueue("where")]
     ends = run(hf, *jobs, concurrency=1)
     assert [end.state for end in ends] == [JobState.COMPLETED, JobState.DEAD, JobState.COMPLETED]
     assert ends[1].last_error == error
 
 
-def test_a_warm_process_that_died_is_no_jobs_failure(hf, work, until):
-    def end(job):
+def test_a_warm_process_that_died_is_no_jobs_failure(hf: Holdfast, work: StartWorker, until: Until) -> None:
+    def end(job: Job[Any]) -> JobSnapshot:
         return until(lambda: (seen := job.refresh()).state.final and seen)
 
     work(concurrency=1)
@@ -144,7 +153,7 @@ def test_a_warm_process_that_died_is_no_jobs_failure(hf, work, until):
     assert after.result[0] != first
 
 
-def test_outcomes_and_secrets_cross_the_boundary(hf):
+def test_outcomes_and_secrets_cross_the_boundary(hf: Holdfast) -> None:
     jobs = [
         hf.enqueue("tell", {"kind": kind, "secret": {"$secret": "hunter2"}}, max_attempts=1)
         for kind in ("cancel", "give up", "")
@@ -154,26 +163,26 @@ def test_outcomes_and_secrets_cross_the_boundary(hf):
         (JobState.CANCELLED, "no need"),
         (JobState.DEAD, "no use"),
     ]
-    assert "the password is" in ends[2].last_error
-    assert "hunter2" not in ends[2].last_error
+    assert "the password is" in (ends[2].last_error or "")
+    assert "hunter2" not in (ends[2].last_error or "")
     (error,) = jobs[2].errors()
-    assert "isolated.py" in error.traceback
-    assert "hunter2" not in error.traceback
+    assert "isolated.py" in (error.traceback or "")
+    assert "hunter2" not in (error.traceback or "")
 
 
-def test_one_that_takes_too_long_is_killed(hf):
+def test_one_that_takes_too_long_is_killed(hf: Holdfast) -> None:
     (end,) = run(hf, hf.enqueue("spin", max_attempts=1))
     assert end.state is JobState.DEAD
     assert end.last_error == "TimeoutError: its process was killed: it ran longer than its timeout of 1 s"
 
 
-def test_one_that_takes_too_much_memory_is_killed(hf):
+def test_one_that_takes_too_much_memory_is_killed(hf: Holdfast) -> None:
     (end,) = run(hf, hf.enqueue("swell", max_attempts=1))
     assert end.state is JobState.DEAD
-    assert "the limit is 209,715,200" in end.last_error
+    assert "the limit is 209,715,200" in (end.last_error or "")
 
 
-def test_progress_and_cancel_cross_the_boundary(hf, work, until):
+def test_progress_and_cancel_cross_the_boundary(hf: Holdfast, work: StartWorker, until: Until) -> None:
     job = hf.enqueue("progress")
     work()
     seen = until(lambda: (seen := job.refresh()).progress and seen)
@@ -183,7 +192,9 @@ def test_progress_and_cancel_cross_the_boundary(hf, work, until):
     assert (end.state, end.last_error) == (JobState.CANCELLED, "cancelled while it ran")
 
 
-def test_a_shutdown_that_cannot_wait_kills_it_and_gives_it_back(hf, work, until):
+def test_a_shutdown_that_cannot_wait_kills_it_and_gives_it_back(
+    hf: Holdfast, work: StartWorker, until: Until
+) -> None:
     job = hf.enqueue("progress", max_attempts=2)
     worker = work(grace=0)
     until(lambda: job.refresh().progress == 40)
@@ -191,7 +202,7 @@ def test_a_shutdown_that_cannot_wait_kills_it_and_gives_it_back(hf, work, until)
     assert (job.refresh().state, job.refresh().attempt) == (JobState.PENDING, 1)
 
 
-def test_exactly_once_works_there_too(hf, ask):
+def test_exactly_once_works_there_too(hf: Holdfast, ask: Ask) -> None:
     ask("create table moved (n integer)")
     (end,) = run(hf, hf.enqueue("move"))
     assert (end.state, end.result) == (JobState.COMPLETED, "moved")
@@ -216,7 +227,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_task_of_a_script_keeps_its_options_there(tmp_path, holdfast_dsn):
+def test_a_task_of_a_script_keeps_its_options_there(tmp_path: Path, holdfast_dsn: str) -> None:
     script = tmp_path / "shop.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
@@ -242,7 +253,9 @@ print(job.refresh().state.value)
 """
 
 
-def test_a_script_without_a_guard_is_refused_in_its_children(tmp_path, holdfast_dsn, hf):
+def test_a_script_without_a_guard_is_refused_in_its_children(
+    tmp_path: Path, holdfast_dsn: str, hf: Holdfast
+) -> None:
     script = tmp_path / "shop.py"
     script.write_text(UNGUARDED)
     environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
@@ -275,7 +288,9 @@ if __name__ == "__main__":
 """
 
 
-def test_a_child_of_a_script_enqueues_its_tasks_by_the_same_names(tmp_path, holdfast_dsn, hf):
+def test_a_child_of_a_script_enqueues_its_tasks_by_the_same_names(
+    tmp_path: Path, holdfast_dsn: str, hf: Holdfast
+) -> None:
     script = tmp_path / "shop.py"
     script.write_text(CHAIN)
     environment = os.environ | {"HOLDFAST_DSN": holdfast_dsn}
@@ -286,7 +301,7 @@ def test_a_child_of_a_script_enqueues_its_tasks_by_the_same_names(tmp_path, hold
     }
 
 
-def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf):
+def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf: Holdfast) -> None:
     @hf.task(name="local", isolation="process")
     def local() -> None: ...
 
@@ -302,6 +317,6 @@ def test_a_task_that_a_child_cannot_import_is_refused_when_the_worker_is_made(hf
         ({"isolation": "process", "memory_limit": 5}, "memory_limit"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(hf, options, field):
+def test_options_that_make_no_sense_are_refused(hf: Holdfast, options: dict[str, Any], field: str) -> None:
     with pytest.raises(BadValue, match=field):
         hf.task(name="x", **options)(lambda: None)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -12,10 +13,12 @@ from holdfast.database import Session
 from holdfast.operations import claiming
 from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
+from tests.fixtures import Ask, Counts, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
@@ -26,7 +29,9 @@ async def passing(gate: threading.Event) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_a_job_that_takes_a_while_is_seen_to_run(hf: Holdfast, work, gate, until):
+def test_a_job_that_takes_a_while_is_seen_to_run(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, until: Until
+) -> None:
     @hf.task(name="slow")
     async def slow() -> None:
         await passing(gate)
@@ -41,7 +46,9 @@ def test_a_job_that_takes_a_while_is_seen_to_run(hf: Holdfast, work, gate, until
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_progress_is_seen_while_the_job_runs(hf: Holdfast, work, gate, until, is_async):
+def test_progress_is_seen_while_the_job_runs(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, until: Until, is_async: bool
+) -> None:
     def tell(ctx: Context) -> None:
         ctx.progress(10, stage="read\0ing", message="a \ud800 message")
         ctx.progress(40)
@@ -65,7 +72,9 @@ def test_progress_is_seen_while_the_job_runs(hf: Holdfast, work, gate, until, is
     until(lambda: job.refresh().progress == 100)
 
 
-def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gate, told, until):
+def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, told: Told, until: Until
+) -> None:
     @hf.task(name="blocking")
     async def blocking_handler() -> None:
         gate.wait()
@@ -91,8 +100,10 @@ def test_a_blocked_loop_keeps_its_lease_and_is_told_with_its_stack(hf, work, gat
     other.close()
 
 
-def test_a_handler_whose_job_was_taken_away_is_cut_off(hf: Holdfast, work, told, until, ask):
-    ended = []
+def test_a_handler_whose_job_was_taken_away_is_cut_off(
+    hf: Holdfast, work: StartWorker, told: Told, until: Until, ask: Ask
+) -> None:
+    ended: list[int] = []
 
     @hf.task(name="slow")
     async def slow() -> None:
@@ -117,9 +128,11 @@ def test_a_handler_whose_job_was_taken_away_is_cut_off(hf: Holdfast, work, told,
     worker.end()
 
 
-def test_a_job_that_runs_twice_here_is_reported_once(hf: Holdfast, work, gate, told, until, ask):
+def test_a_job_that_runs_twice_here_is_reported_once(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, told: Told, until: Until, ask: Ask
+) -> None:
     """The first run ignores that it was cut off, while the second is already under way."""
-    runs = []
+    runs: list[int] = []
 
     @hf.task(name="stubborn")
     async def stubborn(ctx: Context) -> int:
@@ -147,8 +160,8 @@ def test_a_job_that_runs_twice_here_is_reported_once(hf: Holdfast, work, gate, t
 
 
 def test_a_job_that_somebody_has_locked_holds_up_no_other(
-    hf: Holdfast, work, gate, until, told, holdfast_dsn
-):
+    hf: Holdfast, work: StartWorker, gate: threading.Event, until: Until, told: Told, holdfast_dsn: str
+) -> None:
     """An operator has called it off, and not yet committed."""
 
     @hf.task(name="slow")
@@ -168,10 +181,17 @@ def test_a_job_that_somebody_has_locked_holds_up_no_other(
 
 
 def test_a_claim_that_comes_true_after_it_was_asked_for_is_given_back(
-    hf: Holdfast, work, told, until, ask, counts, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    ask: Ask,
+    counts: Counts,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The connection was cut, the claim is not yet committed when we ask for it, and then it is."""
-    run, cut = Session.run, []
+    run = Session.run
+    cut: list[dict[str, Any]] = []
 
     @hf.task(name="note")
     async def note() -> None: ...

@@ -2,18 +2,25 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import psycopg
 import pytest
 
 from holdfast import Context, Holdfast, JobState
 from holdfast.database import Session
+from holdfast.values.call import Call
 from holdfast.values.errors import Collision
 from holdfast.worker import runtime
+from tests.fixtures import Ask, Counts, StartWorker, Until
+from tests.waiting import Told
+
+Operator = psycopg.Connection[Any]
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
@@ -25,18 +32,19 @@ async def passing(gate: threading.Event) -> None:
 
 
 @pytest.fixture
-def operator(holdfast_dsn):
+def operator(holdfast_dsn: str) -> Iterator[Operator]:
     """Somebody who cancels and does not commit."""
     with psycopg.connect(holdfast_dsn) as operator:
         yield operator
 
 
 @pytest.fixture
-def waited(monkeypatch):
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The calls of a worker that waited for another transaction until their lock_timeout."""
-    waited, run = [], Session.run
+    waited: list[str] = []
+    run = Session.run
 
-    async def noting(session, call, **options):
+    async def noting(session: Session, call: Call[Any], **options: Any) -> Any:
         try:
             return await run(session, call, **options)
         except Collision:
@@ -48,8 +56,16 @@ def waited(monkeypatch):
 
 
 def test_locked_reports_are_set_aside_and_sent_again(
-    hf: Holdfast, work, gate, operator, until, counts, told, waited, ask
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    operator: Operator,
+    until: Until,
+    counts: Counts,
+    told: Told,
+    waited: list[str],
+    ask: Ask,
+) -> None:
     @hf.task(name="held")
     async def held(ctx: Context) -> None:
         ctx.event("begun")
@@ -83,8 +99,15 @@ def test_locked_reports_are_set_aside_and_sent_again(
 
 
 def test_a_failure_that_was_locked_keeps_its_progress_and_is_retried_later(
-    hf: Holdfast, work, gate, operator, until, told, waited, ask
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    operator: Operator,
+    until: Until,
+    told: Told,
+    waited: list[str],
+    ask: Ask,
+) -> None:
     @hf.task(name="failing")
     async def failing(ctx: Context) -> None:
         await passing(gate)
@@ -104,8 +127,15 @@ def test_a_failure_that_was_locked_keeps_its_progress_and_is_retried_later(
 
 
 def test_a_handler_that_must_not_begin_unrecorded_waits_for_no_lock(
-    hf: Holdfast, work, operator, until, counts, told, waited, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    operator: Operator,
+    until: Until,
+    counts: Counts,
+    told: Told,
+    waited: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its start goes through the connection of the reports."""
     claimed, go = threading.Event(), threading.Event()
 
@@ -114,7 +144,7 @@ def test_a_handler_that_must_not_begin_unrecorded_waits_for_no_lock(
 
     job = once.enqueue()
 
-    async def pausing(session, call, run=Session.run, **options):
+    async def pausing(session: Session, call: Call[Any], run: Any = Session.run, **options: Any) -> Any:
         if call.function.name == "start" and not go.is_set():
             claimed.set()
             await asyncio.to_thread(go.wait)
@@ -133,7 +163,15 @@ def test_a_handler_that_must_not_begin_unrecorded_waits_for_no_lock(
     assert waited == []
 
 
-def test_the_keeper_writes_of_the_other_jobs(hf: Holdfast, work, gate, operator, until, ask, waited):
+def test_the_keeper_writes_of_the_other_jobs(
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    operator: Operator,
+    until: Until,
+    ask: Ask,
+    waited: list[str],
+) -> None:
     @hf.task(name="slow")
     async def slow(ctx: Context) -> None:
         await passing(gate)
@@ -157,12 +195,20 @@ def test_the_keeper_writes_of_the_other_jobs(hf: Holdfast, work, gate, operator,
 
 
 def test_a_locked_report_is_waited_for_within_the_grace(
-    hf: Holdfast, work, gate, operator, until, counts, told, monkeypatch
-):
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    operator: Operator,
+    until: Until,
+    counts: Counts,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(runtime, "DEREGISTER_SECONDS", 0.01)
-    sent, run = [], Session.run
+    sent: list[Call[Any]] = []
+    run = Session.run
 
-    async def counting(session, call, **options):
+    async def counting(session: Session, call: Call[Any], **options: Any) -> Any:
         if call.function.name == "finish":
             sent.append(call)
         return await run(session, call, **options)
@@ -188,7 +234,9 @@ def test_a_locked_report_is_waited_for_within_the_grace(
     assert counts() == {"completed": 1}
 
 
-def test_a_second_signal_does_not_wait_for_a_locked_report(hf: Holdfast, work, gate, operator, until, told):
+def test_a_second_signal_does_not_wait_for_a_locked_report(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, operator: Operator, until: Until, told: Told
+) -> None:
     @hf.task(name="held")
     async def held() -> None:
         await passing(gate)

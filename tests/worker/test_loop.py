@@ -1,20 +1,22 @@
 """The one loop: a step that fails is tried again, and told about."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from holdfast import DatabaseUnavailable, WorkerLost
 from holdfast.worker.loop import every
+from tests.waiting import Told
 
 
-def ran(step, **options):
+def ran(step: Any, **options: Any) -> None:
     """Run the loop until the step has had enough."""
 
-    async def main():
+    async def main() -> None:
         enough = asyncio.Event()
 
-        async def watched():
+        async def watched() -> Any:
             return await step(enough)
 
         loop = asyncio.create_task(every(options.pop("seconds", 0.001), watched, name="step", **options))
@@ -29,10 +31,10 @@ def ran(step, **options):
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_step_that_fails_is_told_about_and_tried_again(told):
+def test_a_step_that_fails_is_told_about_and_tried_again(told: Told) -> None:
     errors = [DatabaseUnavailable("away"), DatabaseUnavailable("away"), None, ZeroDivisionError()]
 
-    async def step(enough):
+    async def step(enough: Any) -> None:
         if not errors:
             enough.set()
         elif error := errors.pop(0):
@@ -48,14 +50,15 @@ def test_a_step_that_fails_is_told_about_and_tried_again(told):
     ]
 
 
-def test_the_first_time_may_come_later(monkeypatch):
-    naps, sleep = [], asyncio.sleep
+def test_the_first_time_may_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    sleep = asyncio.sleep
 
-    def noted(seconds):
+    def noted(seconds: float) -> Any:
         naps.append(seconds)
         return sleep(0)
 
-    async def step(enough):
+    async def step(enough: Any) -> None:
         assert naps == [60]
         enough.set()
 
@@ -64,19 +67,20 @@ def test_the_first_time_may_come_later(monkeypatch):
     assert naps[0] == 60
 
 
-def test_the_loss_of_the_worker_is_passed_on():
-    async def step(_enough):
+def test_the_loss_of_the_worker_is_passed_on() -> None:
+    async def step(_enough: Any) -> None:
         raise WorkerLost("gone")
 
     with pytest.raises(WorkerLost):
         ran(step)
 
 
-def test_a_step_says_how_long_to_wait_and_is_woken_before():
-    async def main():
-        wake, looks = asyncio.Event(), []
+def test_a_step_says_how_long_to_wait_and_is_woken_before() -> None:
+    async def main() -> None:
+        wake = asyncio.Event()
+        looks: list[int] = []
 
-        async def step():
+        async def step() -> float:
             looks.append(1)
             return 3600
 
@@ -90,11 +94,11 @@ def test_a_step_says_how_long_to_wait_and_is_woken_before():
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_a_long_outage_is_not_told_a_thousand_times(told, monkeypatch):
+def test_a_long_outage_is_not_told_a_thousand_times(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.loop._pause", lambda *_: 0)
     failures = 0
 
-    async def step(enough):
+    async def step(enough: Any) -> None:
         nonlocal failures
         failures += 1
         if failures == 1000:

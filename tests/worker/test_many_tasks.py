@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, JobState
+from tests.fixtures import AsyncTask, Counts, Drain, StartWorker, Until
 
 NAMES = [f"task-{number}" for number in range(100)]
 
@@ -16,8 +17,8 @@ def order() -> list[str]:
 
 
 @pytest.fixture
-def tasks(hf: Holdfast, order):
-    def declared(name: str):
+def tasks(hf: Holdfast, order: list[str]) -> list[AsyncTask[None]]:
+    def declared(name: str) -> AsyncTask[None]:
         async def nap() -> None:
             order.append(name)
             await asyncio.sleep(0.001)
@@ -27,7 +28,9 @@ def tasks(hf: Holdfast, order):
     return [declared(name) for name in NAMES]
 
 
-def test_every_task_is_served_by_the_age_of_its_jobs(hf: Holdfast, tasks, drain, counts, order):
+def test_every_task_is_served_by_the_age_of_its_jobs(
+    hf: Holdfast, tasks: list[AsyncTask[None]], drain: Drain, counts: Counts, order: list[str]
+) -> None:
     hf.enqueue_many(tasks[0].call() for _ in range(2000))
     hf.enqueue_many(task.call() for task in tasks[1:] for _ in range(5))
     hf.enqueue_many(tasks[0].call() for _ in range(2000))
@@ -37,8 +40,13 @@ def test_every_task_is_served_by_the_age_of_its_jobs(hf: Holdfast, tasks, drain,
 
 
 def test_urgent_work_of_another_task_is_found_while_one_is_busy(
-    hf: Holdfast, tasks, work, until, counts, order
-):
+    hf: Holdfast,
+    tasks: list[AsyncTask[None]],
+    work: StartWorker,
+    until: Until,
+    counts: Counts,
+    order: list[str],
+) -> None:
     hf.enqueue_many(tasks[0].call() for _ in range(20_000))
     work(concurrency=5)
     until(lambda: len(order) > 100)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from holdfast import Holdfast
 from holdfast.worker import millisecond_timer
 from holdfast.worker.held import HeldJobs
 from holdfast.worker.millisecond_timer import BUSY_RATE, MillisecondTimer
+from tests.fixtures import Counts, Drain
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="its timer is Linux's")
 
@@ -29,13 +31,13 @@ def _link(file: Path) -> str:
         return ""
 
 
-async def settled(condition) -> None:
+async def settled(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(15):
         while not condition():  # noqa: ASYNC110 - it comes true by a callback of the loop
             await asyncio.sleep(0)
 
 
-def test_its_timer_comes_again_and_again():
+def test_its_timer_comes_again_and_again() -> None:
     timer = millisecond_timer._every_millisecond()
     assert timer is not None
     waiting = select.poll()
@@ -48,7 +50,7 @@ def test_its_timer_comes_again_and_again():
         os.close(timer)
 
 
-def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
+def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs() -> None:
     async def main() -> None:
         held, before = HeldJobs(), timers()
         keeps_time = MillisecondTimer(held)
@@ -71,7 +73,9 @@ def test_it_ticks_at_a_brisk_pace_alone_and_while_something_runs():
     asyncio.run(main())
 
 
-def test_a_worker_keeps_time_while_its_handlers_run(hf: Holdfast, drain, counts, monkeypatch):
+def test_a_worker_keeps_time_while_its_handlers_run(
+    hf: Holdfast, drain: Drain, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[MillisecondTimer] = []
 
     class Seen(MillisecondTimer):
@@ -95,7 +99,9 @@ def test_a_worker_keeps_time_while_its_handlers_run(hf: Holdfast, drain, counts,
     assert timers() == before
 
 
-def test_a_worker_without_such_a_timer_does_without(hf: Holdfast, drain, counts, monkeypatch):
+def test_a_worker_without_such_a_timer_does_without(
+    hf: Holdfast, drain: Drain, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @hf.task(name="sleep")
     async def sleep() -> None:
         await asyncio.sleep(0.001)

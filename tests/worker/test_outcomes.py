@@ -4,17 +4,36 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from holdfast import Cancel, Context, Done, Holdfast, JobState, Retry, RetryPolicy, Snooze, Stop
+from holdfast import (
+    Cancel,
+    Context,
+    Done,
+    Holdfast,
+    Job,
+    JobSnapshot,
+    JobState,
+    Retry,
+    RetryPolicy,
+    Snooze,
+    Stop,
+)
+from holdfast.testing import Clock
+from tests.fixtures import Counts, Drain
+from tests.waiting import Told
+
+Outcome = Callable[..., tuple[Job[Any], JobSnapshot]]
 
 
 @pytest.fixture
-def outcome(hf: Holdfast, drain):
+def outcome(hf: Holdfast, drain: Drain) -> Outcome:
     """Run a handler once as a job; the job and what is known of it then."""
 
-    def outcome(handler, **options):
+    def outcome(handler: Callable[..., Any], **options: Any) -> tuple[Job[Any], JobSnapshot]:
         task = hf.task(name="the.task", **options)(handler)
         job = task.enqueue()
         drain()
@@ -23,31 +42,33 @@ def outcome(hf: Holdfast, drain):
     return outcome
 
 
-def test_a_plain_value_is_the_result(outcome):
-    async def handler():
+def test_a_plain_value_is_the_result(outcome: Outcome) -> None:
+    async def handler() -> dict[str, int]:
         return {"sent": 3}
 
     _, seen = outcome(handler)
     assert (seen.state, seen.result) == (JobState.COMPLETED, {"sent": 3})
 
 
-def test_done_carries_the_result(outcome):
-    async def handler():
+def test_done_carries_the_result(outcome: Outcome) -> None:
+    async def handler() -> Done:
         return Done([1, 2])
 
     assert outcome(handler)[1].result == [1, 2]
 
 
-def test_nothing_is_a_result_too(outcome):
-    async def handler():
+def test_nothing_is_a_result_too(outcome: Outcome) -> None:
+    async def handler() -> None:
         return None
 
     _, seen = outcome(handler)
     assert (seen.state, seen.result) == (JobState.COMPLETED, None)
 
 
-def test_retry_comes_back_after_its_delay_and_uses_up_an_attempt(outcome, clock, drain):
-    async def handler(ctx: Context):
+def test_retry_comes_back_after_its_delay_and_uses_up_an_attempt(
+    outcome: Outcome, clock: Clock, drain: Drain
+) -> None:
+    async def handler(ctx: Context) -> Retry | str:
         return Retry(after=3600, error="rate limited") if ctx.attempt == 1 else "done"
 
     job, seen = outcome(handler)
@@ -60,18 +81,18 @@ def test_retry_comes_back_after_its_delay_and_uses_up_an_attempt(outcome, clock,
     assert (job.refresh().result, job.refresh().attempt) == ("done", 2)
 
 
-def test_retry_of_the_last_attempt_is_the_end_with_its_reason(outcome):
-    async def handler():
+def test_retry_of_the_last_attempt_is_the_end_with_its_reason(outcome: Outcome) -> None:
+    async def handler() -> Retry:
         return Retry(after=1, error="still closed")
 
     _, seen = outcome(handler, max_attempts=1)
     assert (seen.state, seen.last_error) == (JobState.DEAD, "still closed")
 
 
-def test_snooze_comes_back_and_uses_up_no_attempt(outcome, clock, drain):
-    snoozes = []
+def test_snooze_comes_back_and_uses_up_no_attempt(outcome: Outcome, clock: Clock, drain: Drain) -> None:
+    snoozes: list[int] = []
 
-    async def handler(ctx: Context):
+    async def handler(ctx: Context) -> Snooze | str:
         if len(snoozes) < 5:
             snoozes.append(ctx.attempt)
             return Snooze(60)
@@ -85,35 +106,35 @@ def test_snooze_comes_back_and_uses_up_no_attempt(outcome, clock, drain):
     assert job.errors() == []
 
 
-def test_cancel_ends_it_for_good(outcome):
-    async def handler():
+def test_cancel_ends_it_for_good(outcome: Outcome) -> None:
+    async def handler() -> Cancel:
         return Cancel("the user is gone")
 
     _, seen = outcome(handler)
     assert (seen.state, seen.last_error) == (JobState.CANCELLED, "the user is gone")
 
 
-def test_an_outcome_that_was_not_made_is_a_failure_that_says_so(outcome):
-    async def handler():
+def test_an_outcome_that_was_not_made_is_a_failure_that_says_so(outcome: Outcome) -> None:
+    async def handler() -> type[Cancel]:
         return Cancel
 
-    assert "the handler returned Cancel itself" in outcome(handler)[1].last_error
+    assert "the handler returned Cancel itself" in (outcome(handler)[1].last_error or "")
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_stop_ends_the_attempt_from_deep_below(outcome, is_async):
-    def deep():
+def test_stop_ends_the_attempt_from_deep_below(outcome: Outcome, is_async: bool) -> None:
+    def deep() -> None:
         raise Stop(Cancel("no such account"))
 
-    async def handler():
+    async def handler() -> None:
         deep()
 
     _, seen = outcome(handler if is_async else deep)
     assert (seen.state, seen.last_error) == (JobState.CANCELLED, "no such account")
 
 
-def test_stop_with_a_result_that_cannot_be_stored_is_a_failure(outcome):
-    async def handler():
+def test_stop_with_a_result_that_cannot_be_stored_is_a_failure(outcome: Outcome) -> None:
+    async def handler() -> None:
         raise Stop(Done(object()))
 
     job, seen = outcome(handler)
@@ -125,15 +146,15 @@ class OwnError(BaseException):
     pass
 
 
-def test_what_would_end_a_program_ends_only_the_attempt(hf: Holdfast, drain):
+def test_what_would_end_a_program_ends_only_the_attempt(hf: Holdfast, drain: Drain) -> None:
     errors = [SystemExit(3), KeyboardInterrupt(), OwnError(), asyncio.CancelledError("by hand")]
 
     @hf.task(name="plain")
-    def plain(number: int):
+    def plain(number: int) -> None:
         raise errors[number]
 
     @hf.task(name="coroutine")
-    async def coroutine(number: int):
+    async def coroutine(number: int) -> None:
         raise errors[number]
 
     jobs = [
@@ -145,9 +166,9 @@ def test_what_would_end_a_program_ends_only_the_attempt(hf: Holdfast, drain):
         assert job.errors()[0].error.startswith(type(error).__name__)
 
 
-def test_a_plain_function_may_raise_stop_iteration(outcome):
+def test_a_plain_function_may_raise_stop_iteration(outcome: Outcome) -> None:
     # A Future refuses it, and a worker that passes it through one waits for ever.
-    def handler():
+    def handler() -> None:
         next(iter([]))
 
     job, seen = outcome(handler)
@@ -155,8 +176,8 @@ def test_a_plain_function_may_raise_stop_iteration(outcome):
     assert "StopIteration" in job.errors()[0].error
 
 
-def test_a_cancelled_future_inside_is_the_handlers_failure(outcome):
-    async def handler():
+def test_a_cancelled_future_inside_is_the_handlers_failure(outcome: Outcome) -> None:
+    async def handler() -> None:
         inner = asyncio.get_running_loop().create_future()
         inner.cancel()
         await inner
@@ -165,8 +186,8 @@ def test_a_cancelled_future_inside_is_the_handlers_failure(outcome):
     assert job.errors()[0].error.startswith("CancelledError")
 
 
-def test_a_handler_that_runs_too_long_fails_with_its_timeout(outcome):
-    async def handler():
+def test_a_handler_that_runs_too_long_fails_with_its_timeout(outcome: Outcome) -> None:
+    async def handler() -> None:
         await asyncio.Event().wait()
 
     job, seen = outcome(handler, timeout=0.05)
@@ -174,15 +195,15 @@ def test_a_handler_that_runs_too_long_fails_with_its_timeout(outcome):
     assert job.errors()[0].error == "TimeoutError: the handler ran longer than its timeout of 0.05 s"
 
 
-def test_a_timeout_inside_the_handler_is_its_own(outcome):
-    async def handler():
+def test_a_timeout_inside_the_handler_is_its_own(outcome: Outcome) -> None:
+    async def handler() -> None:
         raise TimeoutError("the mail server")
 
     assert outcome(handler, timeout=60)[0].errors()[0].error == "TimeoutError: the mail server"
 
 
-def test_a_handler_that_ends_in_spite_of_its_timeout_is_done(outcome):
-    async def handler():
+def test_a_handler_that_ends_in_spite_of_its_timeout_is_done(outcome: Outcome) -> None:
+    async def handler() -> str:
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return "all the same"
@@ -190,8 +211,8 @@ def test_a_handler_that_ends_in_spite_of_its_timeout_is_done(outcome):
     assert outcome(handler, timeout=0.05)[1].result == "all the same"
 
 
-def test_slots_go_on_after_every_kind_of_end(hf: Holdfast, drain, counts):
-    ways = [
+def test_slots_go_on_after_every_kind_of_end(hf: Holdfast, drain: Drain, counts: Counts) -> None:
+    ways: list[Callable[[], object]] = [
         lambda: None,
         lambda: 1 / 0,
         lambda: next(iter([])),
@@ -215,9 +236,9 @@ def test_slots_go_on_after_every_kind_of_end(hf: Holdfast, drain, counts):
     assert counts() == {"completed": 10, "dead": 40}
 
 
-def test_a_handler_does_not_see_what_another_one_set(hf: Holdfast, drain):
+def test_a_handler_does_not_see_what_another_one_set(hf: Holdfast, drain: Drain) -> None:
     user: contextvars.ContextVar[int] = contextvars.ContextVar("user")
-    seen = []
+    seen: list[object] = []
 
     @hf.task(name="greet")
     async def greet(number: int) -> None:
@@ -237,15 +258,17 @@ def test_a_handler_does_not_see_what_another_one_set(hf: Holdfast, drain):
 
 
 class Incomparable:
-    def __eq__(self, other):
+    def __eq__(self, other: object) -> bool:
         raise TypeError("the truth of this is ambiguous")
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
 
-def test_what_a_handler_leaves_behind_does_not_keep_the_others_from_running(hf: Holdfast, drain, counts):
+def test_what_a_handler_leaves_behind_does_not_keep_the_others_from_running(
+    hf: Holdfast, drain: Drain, counts: Counts
+) -> None:
     left: contextvars.ContextVar[object] = contextvars.ContextVar("left")
-    seen = []
+    seen: list[object] = []
 
     @hf.task(name="leave", max_attempts=1)
     async def leave(number: int) -> None:
@@ -262,18 +285,18 @@ def test_what_a_handler_leaves_behind_does_not_keep_the_others_from_running(hf: 
 
 
 @pytest.mark.parametrize("is_async", [True, False])
-def test_a_traceback_begins_with_the_handler(outcome, is_async):
-    def handler():
+def test_a_traceback_begins_with_the_handler(outcome: Outcome, is_async: bool) -> None:
+    def handler() -> None:
         raise ValueError
 
-    async def async_handler():
+    async def async_handler() -> None:
         handler()
 
     lines = outcome(async_handler if is_async else handler)[0].errors()[0].traceback.splitlines()
     assert lines[1].endswith("async_handler" if is_async else "in handler")
 
 
-def test_plain_functions_run_in_parallel_threads(hf: Holdfast, drain):
+def test_plain_functions_run_in_parallel_threads(hf: Holdfast, drain: Drain) -> None:
     together = threading.Barrier(4, timeout=10)
 
     @hf.task(name="meet")
@@ -285,7 +308,7 @@ def test_plain_functions_run_in_parallel_threads(hf: Holdfast, drain):
     assert {job.refresh().state for job in jobs} == {JobState.COMPLETED}
 
 
-def test_the_news_of_a_failure_say_whether_it_was_the_last(hf: Holdfast, drain, told):
+def test_the_news_of_a_failure_say_whether_it_was_the_last(hf: Holdfast, drain: Drain, told: Told) -> None:
     @hf.task(name="fail", max_attempts=2, retry=RetryPolicy(base=0), give_up_on=KeyError)
     def fail(kind: str) -> None:
         raise {"value": ValueError, "key": KeyError}[kind]("no")

@@ -1,20 +1,21 @@
 """A producer, a worker, a viewer and an operator, each with its own role and no other right."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from holdfast import Context, Holdfast, JobState, NotAllowed, RetryPolicy, Schedule
 from holdfast.database.copy_in import SMALLEST_COPY
-from tests.waiting import Work
+from tests.fixtures import Ask, Login, Until
+from tests.waiting import Told, Work
 
 AMOUNT = SMALLEST_COPY * 2
 
 
 @pytest.fixture
-def roles(hf: Holdfast, login) -> Iterator[dict[str, Holdfast]]:
+def roles(hf: Holdfast, login: Login) -> Iterator[dict[str, Holdfast]]:
     """A Holdfast for each role."""
     hf.migrate(roles=True)
     with ExitStack() as stack:
@@ -24,7 +25,9 @@ def roles(hf: Holdfast, login) -> Iterator[dict[str, Holdfast]]:
         }
 
 
-def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, until):
+def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(
+    roles: dict[str, Holdfast], told: Told, until: Until
+) -> None:
     producer, worker = roles["producer"], roles["worker"]
 
     @worker.task(name="double", retry=RetryPolicy(max_attempts=2), schedule=Schedule(cron="0 9 * * *"))
@@ -70,7 +73,7 @@ def test_a_job_goes_its_way_with_a_role_for_each_who_handles_it(roles, told, unt
     assert viewer.schedules.list()[0].paused_at is not None
 
 
-def test_copy_is_the_way_of_a_producer_too(roles, ask):
+def test_copy_is_the_way_of_a_producer_too(roles: dict[str, Holdfast], ask: Ask) -> None:
     producer = roles["producer"]
 
     @producer.task(name="t", queue="bulk")
@@ -86,13 +89,14 @@ def test_copy_is_the_way_of_a_producer_too(roles, ask):
     assert (amount, ascending) == (SMALLEST_COPY - 1, True)
 
 
-def test_what_a_role_may_not_do_raises_an_error_that_says_what_to_ask_for(roles):
-    for kind, attempt in {
+def test_what_a_role_may_not_do_raises_an_error_that_says_what_to_ask_for(roles: dict[str, Holdfast]) -> None:
+    attempts: dict[str, Callable[[Holdfast], object]] = {
         "producer": lambda hf: hf.jobs.list(),
         "worker": lambda hf: hf.enqueue("t"),
         "viewer": lambda hf: hf.queues.pause("default"),
         "operator": lambda hf: hf.grants.grant("somebody", ["a"]),
-    }.items():
+    }
+    for kind, attempt in attempts.items():
         with pytest.raises(NotAllowed, match=r"permission denied for function .* holdfast_ roles") as raised:
             attempt(roles[kind])
         assert raised.value.sqlstate == "42501"
@@ -101,14 +105,14 @@ def test_what_a_role_may_not_do_raises_an_error_that_says_what_to_ask_for(roles)
         assert holdfast.migrate() == [], f"there is nothing to do, not even for a {kind}"
 
 
-def test_a_worker_without_its_role_does_not_start(roles, login):
+def test_a_worker_without_its_role_does_not_start(roles: dict[str, Holdfast], login: Login) -> None:
     with Holdfast(login()) as stranger, pytest.raises(NotAllowed, match="permission denied"):
         stranger.worker()
     with pytest.raises(NotAllowed):
         roles["viewer"].worker().run(drain=True)
 
 
-def test_access_is_granted_listed_and_taken_from_python(hf, roles):
+def test_access_is_granted_listed_and_taken_from_python(hf: Holdfast, roles: dict[str, Holdfast]) -> None:
     asyncio.run(_access(hf, roles))
 
 

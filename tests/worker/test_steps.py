@@ -1,14 +1,18 @@
 """Steps run once whatever attempts it takes, and loops go on from their checkpoint."""
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import BadValue, Context, Holdfast, JobState, Retry, Secret
+from holdfast import BadValue, Context, Holdfast, Job, JobSnapshot, JobState, Retry, Secret
+from tests.fixtures import Ask, StartWorker, Until
 from tests.worker import isolated
 
 
-def run(hf: Holdfast, *jobs):
+def run(hf: Holdfast, *jobs: Job[Any]) -> list[JobSnapshot]:
     """Until each of them has ended: a retry may be due only after a worker has nothing left to do."""
     hf.worker().run(drain=True)
     while not all(job.refresh().state.final for job in jobs):
@@ -16,7 +20,7 @@ def run(hf: Holdfast, *jobs):
     return [job.refresh() for job in jobs]
 
 
-def test_a_retry_goes_on_after_the_steps_that_are_done(hf):
+def test_a_retry_goes_on_after_the_steps_that_are_done(hf: Holdfast) -> None:
     ran: list[str] = []
 
     def do(name: str) -> dict[str, str]:
@@ -42,7 +46,7 @@ def test_a_retry_goes_on_after_the_steps_that_are_done(hf):
     assert [step.name for step in asyncio.run(job.asteps())] == ["one", "two", "three"]
 
 
-def test_an_async_handler_has_async_steps(hf):
+def test_an_async_handler_has_async_steps(hf: Holdfast) -> None:
     ran: list[str] = []
 
     async def fetch(n: int) -> int:
@@ -63,8 +67,8 @@ def test_an_async_handler_has_async_steps(hf):
     assert (end.result, ran) == (21, ["fetch"])
 
 
-def test_a_step_returns_the_same_from_memory_as_at_first(hf):
-    seen = []
+def test_a_step_returns_the_same_from_memory_as_at_first(hf: Holdfast) -> None:
+    seen: list[Any] = []
 
     @hf.task(name="climb")
     def climb(ctx: Context) -> Retry | None:
@@ -75,8 +79,8 @@ def test_a_step_returns_the_same_from_memory_as_at_first(hf):
     assert seen == [[1, {"2": "x"}]] * 2, "what JSON makes of it, both times"
 
 
-def test_a_step_that_raises_may_be_tried_again_at_once(hf):
-    tries = []
+def test_a_step_that_raises_may_be_tried_again_at_once(hf: Holdfast) -> None:
+    tries: list[bool] = []
 
     def flaky() -> str:
         tries.append(True)
@@ -96,7 +100,7 @@ def test_a_step_that_raises_may_be_tried_again_at_once(hf):
     assert (end.result, len(tries)) == ("through", 3)
 
 
-def test_a_step_that_raises_is_not_done(hf):
+def test_a_step_that_raises_is_not_done(hf: Holdfast) -> None:
     def slip(attempt: int) -> str:
         if attempt == 1:
             raise ValueError("slipped")
@@ -114,8 +118,8 @@ def test_a_step_that_raises_is_not_done(hf):
     assert (end.result, end.attempt) == ("held", 2)
 
 
-def test_a_step_that_cannot_be_is_refused(hf):
-    cases = [
+def test_a_step_that_cannot_be_is_refused(hf: Holdfast) -> None:
+    cases: list[tuple[Any, Callable[[], object], str]] = [
         ("", int, "name"),
         ("s" * 101, int, "name"),
         (7, int, "name"),
@@ -125,7 +129,7 @@ def test_a_step_that_cannot_be_is_refused(hf):
         ("nul\0", int, "name"),
         ("secret", lambda: Secret("x"), "result"),
     ]
-    refused = []
+    refused: list[str | None] = []
 
     @hf.task(name="climb", max_attempts=1)
     def climb(ctx: Context) -> None:
@@ -138,7 +142,7 @@ def test_a_step_that_cannot_be_is_refused(hf):
     assert (end.state, refused) == (JobState.COMPLETED, [field for _, _, field in cases])
 
 
-def test_two_steps_of_one_name_are_a_mistake(hf):
+def test_two_steps_of_one_name_are_a_mistake(hf: Holdfast) -> None:
     @hf.task(name="climb", max_attempts=1)
     def climb(ctx: Context) -> None:
         for page in range(2):
@@ -150,8 +154,8 @@ def test_two_steps_of_one_name_are_a_mistake(hf):
     assert "this attempt already had a step of this name" in (end.last_error or "")
 
 
-def test_a_key_of_a_step_is_the_same_in_every_attempt(hf):
-    keys = []
+def test_a_key_of_a_step_is_the_same_in_every_attempt(hf: Holdfast) -> None:
+    keys: list[str] = []
 
     @hf.task(name="climb")
     def climb(ctx: Context) -> Retry | None:
@@ -163,7 +167,7 @@ def test_a_key_of_a_step_is_the_same_in_every_attempt(hf):
     assert keys == [f"{job.id}/pay"] * 2
 
 
-def test_a_loop_goes_on_from_its_checkpoint(hf):
+def test_a_loop_goes_on_from_its_checkpoint(hf: Holdfast) -> None:
     rows: list[int] = []
 
     @hf.task(name="load")
@@ -182,7 +186,9 @@ def test_a_loop_goes_on_from_its_checkpoint(hf):
     assert job.checkpoint() == asyncio.run(job.acheckpoint()) == {"row": 5}
 
 
-def test_a_checkpoint_is_written_while_the_handler_runs(hf, work, until, tmp_path):
+def test_a_checkpoint_is_written_while_the_handler_runs(
+    hf: Holdfast, work: StartWorker, until: Until, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
 
     @hf.task(name="load")
@@ -197,9 +203,9 @@ def test_a_checkpoint_is_written_while_the_handler_runs(hf, work, until, tmp_pat
     gate.touch()
 
 
-def test_a_checkpoint_that_cannot_be_is_refused(hf):
-    states = [[1], None, {"x": "y" * 20_000}, {"x": object()}]
-    refused = []
+def test_a_checkpoint_that_cannot_be_is_refused(hf: Holdfast) -> None:
+    states: list[Any] = [[1], None, {"x": "y" * 20_000}, {"x": object()}]
+    refused: list[str | None] = []
 
     @hf.task(name="load", max_attempts=1)
     def load(ctx: Context) -> None:
@@ -212,7 +218,7 @@ def test_a_checkpoint_that_cannot_be_is_refused(hf):
     assert refused == ["state"] * len(states)
 
 
-def test_steps_and_checkpoints_work_in_a_process_of_their_own(hf, ask):
+def test_steps_and_checkpoints_work_in_a_process_of_their_own(hf: Holdfast, ask: Ask) -> None:
     for task in isolated.hf.tasks:
         hf.tasks.register(task)
     job = hf.enqueue("climb")
@@ -229,7 +235,7 @@ def test_steps_and_checkpoints_work_in_a_process_of_their_own(hf, ask):
     ]
 
 
-def test_a_dead_job_is_replayed_after_its_steps_or_from_the_start(hf):
+def test_a_dead_job_is_replayed_after_its_steps_or_from_the_start(hf: Holdfast) -> None:
     ran: list[int] = []
 
     @hf.task(name="climb", max_attempts=1)
@@ -250,7 +256,9 @@ def test_a_dead_job_is_replayed_after_its_steps_or_from_the_start(hf):
     assert ran == [0, 1, 2]
 
 
-def test_a_thread_whose_job_was_called_off_begins_no_further_step(hf, work, until, tmp_path):
+def test_a_thread_whose_job_was_called_off_begins_no_further_step(
+    hf: Holdfast, work: StartWorker, until: Until, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     ran: list[str] = []
 

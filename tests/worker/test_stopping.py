@@ -5,6 +5,8 @@ import contextlib
 import gc
 import threading
 import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,17 +14,19 @@ import pytest
 from holdfast import Context, Holdfast, JobState
 from holdfast.database import Session
 from holdfast.worker import slots
+from tests.fixtures import Ask, AsyncTask, Counts, Drain, StartWorker, Until
+from tests.waiting import Told
 
 
 @pytest.fixture
-def gate():
+def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
 
 
 @pytest.fixture
-def slow(hf: Holdfast, gate):
+def slow(hf: Holdfast, gate: threading.Event) -> AsyncTask[str]:
     @hf.task(name="slow")
     async def slow() -> str:
         while not gate.is_set():  # noqa: ASYNC110 - the gate is in another thread
@@ -33,7 +37,7 @@ def slow(hf: Holdfast, gate):
 
 
 @pytest.fixture
-def running(hf: Holdfast, until):
+def running(hf: Holdfast, until: Until) -> Callable[[int], Any]:
     """Wait until so many jobs are seen at work."""
     return lambda amount: until(lambda: len(hf.jobs.list(state="running")) == amount)
 
@@ -50,8 +54,16 @@ def ours(dsn: str) -> list[str]:
 
 
 def test_what_runs_may_finish_and_what_waits_is_given_back_uncharged(
-    hf, brisk, work, gate, slow, told, until, counts, ask
-):
+    hf: Holdfast,
+    brisk: None,
+    work: StartWorker,
+    gate: threading.Event,
+    slow: AsyncTask[str],
+    told: Told,
+    until: Until,
+    counts: Counts,
+    ask: Ask,
+) -> None:
     @hf.task(name="quick")
     async def quick() -> None: ...
 
@@ -71,8 +83,10 @@ def test_what_runs_may_finish_and_what_waits_is_given_back_uncharged(
     assert hf.workers.list() == [] or {row.status for row in hf.workers.list()} == {"left"}
 
 
-def test_after_the_grace_what_runs_is_cut_off_and_counted(hf, work, running, until):
-    cleaned = []
+def test_after_the_grace_what_runs_is_cut_off_and_counted(
+    hf: Holdfast, work: StartWorker, running: Callable[[int], Any], until: Until
+) -> None:
+    cleaned: list[bool] = []
 
     @hf.task(name="endless")
     async def endless() -> None:
@@ -93,15 +107,20 @@ def test_after_the_grace_what_runs_is_cut_off_and_counted(hf, work, running, unt
 
 
 def test_a_suspect_whose_claim_was_cut_off_is_given_back_uncharged(
-    holdfast_dsn, slow, work, until, ask, monkeypatch
-):
+    holdfast_dsn: str,
+    slow: AsyncTask[str],
+    work: StartWorker,
+    until: Until,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     slow.enqueue()
     ask("select from holdfast.claim(worker => holdfast.register())")
     ask("update holdfast.worker set heartbeat_at = heartbeat_at - interval '10 days'")
     ask("select holdfast.recover('9 days')")
     parting, part = threading.Event(), Session._finish_abandoned
 
-    async def told_part(*args: object) -> None:
+    async def told_part(*args: Any) -> None:
         parting.set()
         await part(*args)
 
@@ -118,7 +137,13 @@ def test_a_suspect_whose_claim_was_cut_off_is_given_back_uncharged(
     assert ask("select count(*) from holdfast.attempt_error") == [(0,)]
 
 
-def test_the_second_time_it_does_not_wait(hf, work, slow, running, told):
+def test_the_second_time_it_does_not_wait(
+    hf: Holdfast,
+    work: StartWorker,
+    slow: AsyncTask[str],
+    running: Callable[[int], Any],
+    told: Told,
+) -> None:
     job = slow.enqueue()
     worker = work(grace=600)
     running(1)
@@ -131,8 +156,10 @@ def test_the_second_time_it_does_not_wait(hf, work, slow, running, told):
     assert (job.refresh().state, job.refresh().attempt) == (JobState.PENDING, 1)
 
 
-def test_a_thread_that_never_returns_does_not_keep_the_worker(hf, work, gate, running, told):
-    seen = []
+def test_a_thread_that_never_returns_does_not_keep_the_worker(
+    hf: Holdfast, work: StartWorker, gate: threading.Event, running: Callable[[int], Any], told: Told
+) -> None:
+    seen: list[bool] = []
 
     @hf.task(name="stuck")
     def stuck(ctx: Context) -> None:
@@ -153,10 +180,17 @@ def test_a_thread_that_never_returns_does_not_keep_the_worker(hf, work, gate, ru
     assert job.refresh().state is JobState.PENDING
 
 
-def test_a_handler_that_ignores_its_end_is_reported_for(hf, work, gate, running, told, monkeypatch):
+def test_a_handler_that_ignores_its_end_is_reported_for(
+    hf: Holdfast,
+    work: StartWorker,
+    gate: threading.Event,
+    running: Callable[[int], Any],
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(slots, "CLEAN_UP_SECONDS", 0.1)
 
-    async def main():
+    async def main() -> None:
         await asyncio.gather(worker.arun(), halfway())
         assert (await job.arefresh()).state is JobState.PENDING
         gate.set()
@@ -164,16 +198,18 @@ def test_a_handler_that_ignores_its_end_is_reported_for(hf, work, gate, running,
         assert (await job.arefresh()).state is JobState.PENDING
         await hf.aclose()
 
-    async def halfway():
+    async def halfway() -> None:
         while not hf.jobs.list(state="running"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         worker.stop()
 
-    stubborn_tasks = []
+    stubborn_tasks: list[asyncio.Task[Any]] = []
 
     @hf.task(name="stubborn")
     async def stubborn() -> None:
-        stubborn_tasks.append(asyncio.current_task())
+        task = asyncio.current_task()
+        assert task
+        stubborn_tasks.append(task)
         while not gate.is_set():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.01)
@@ -185,10 +221,12 @@ def test_a_handler_that_ignores_its_end_is_reported_for(hf, work, gate, running,
     assert job.refresh().attempt == 1
 
 
-def test_a_cancelled_arun_gives_everything_back(hf, slow, told, running):
+def test_a_cancelled_arun_gives_everything_back(
+    hf: Holdfast, slow: AsyncTask[str], told: Told, running: Callable[[int], Any]
+) -> None:
     jobs = hf.enqueue_many(slow.call() for _ in range(3))
 
-    async def main():
+    async def main() -> set[asyncio.Task[Any]]:
         run = asyncio.create_task(hf.worker(concurrency=3).arun())
         while len(await hf.jobs.alist(state="running")) < 3:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -196,21 +234,23 @@ def test_a_cancelled_arun_gives_everything_back(hf, slow, told, running):
         with pytest.raises(asyncio.CancelledError):
             await run
         await hf.aclose()
-        return asyncio.all_tasks() - {asyncio.current_task()}
+        return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
     assert asyncio.run(main()) == set()
     assert {(job.refresh().state, job.refresh().attempt) for job in jobs} == {(JobState.PENDING, 1)}
     assert told.named("worker.stopped")
 
 
-def test_nothing_is_left_behind_however_often_it_runs(hf, told, until, holdfast_dsn, counts):
+def test_nothing_is_left_behind_however_often_it_runs(
+    hf: Holdfast, told: Told, until: Until, holdfast_dsn: str, counts: Counts
+) -> None:
     @hf.task(name="plain")
     def plain() -> None: ...
 
     @hf.task(name="coroutine")
     async def coroutine() -> None: ...
 
-    async def main():
+    async def main() -> list[asyncio.Task[Any]]:
         await hf.worker().arun(drain=True)
         return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
@@ -230,17 +270,17 @@ def test_nothing_is_left_behind_however_often_it_runs(hf, told, until, holdfast_
     assert counts() == {"completed": 80}
 
 
-def test_a_worker_in_another_thread_leaves_signals_alone(hf, work):
+def test_a_worker_in_another_thread_leaves_signals_alone(hf: Holdfast, work: StartWorker) -> None:
     worker = work()
     worker.stop()
     worker.wait()
     worker.stop()  # once more is no harm
 
 
-def test_signal_handlers_are_put_back(hf, drain):
+def test_signal_handlers_are_put_back(hf: Holdfast, drain: Drain) -> None:
     import signal
 
-    def mine(*_):
+    def mine(*_: Any) -> None:
         pass
 
     before = signal.signal(signal.SIGTERM, mine)

@@ -1,10 +1,13 @@
 """One stored value that Python cannot read spoils no list: a note stands in its place."""
 
+from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast import BadResult, Context, Holdfast, JobState
+from tests.fixtures import Ask, Drain
 
 TOO_DEEP = "[" * 1000 + "]" * 1000
 TOO_LONG = '{"n": 1e30000}'
@@ -12,17 +15,19 @@ NOTE = "(cannot be shown: "
 
 
 @pytest.fixture
-def spoil(ask):
+def spoil(ask: Ask) -> Callable[..., None]:
     """`spoil(job_id, "payload", text)`: store what no function of ours would take, as 0.1 did."""
 
-    def spoil(table: str, key: str, job_id, column: str, text: str) -> None:
+    def spoil(table: str, key: str, job_id: UUID, column: str, text: str) -> None:
         ask(f"update holdfast.{table} set {column} = %s where {key} = %s", text, job_id)
 
     return spoil
 
 
 @pytest.mark.parametrize("text", [TOO_DEEP, TOO_LONG], ids=["deep", "digits"])
-def test_a_list_of_jobs_shows_a_note_in_place_of_what_cannot_be_read(hf: Holdfast, spoil, text):
+def test_a_list_of_jobs_shows_a_note_in_place_of_what_cannot_be_read(
+    hf: Holdfast, spoil: Callable[..., None], text: str
+) -> None:
     fine, odd, beside = hf.enqueue("a", {"x": 1}), hf.enqueue("b"), hf.enqueue("c", headers={"t": "1"})
     spoil("live", "id", odd.id, "payload", text)
     spoil("live", "id", beside.id, "headers", f'{{"deep": {text}}}')
@@ -35,7 +40,9 @@ def test_a_list_of_jobs_shows_a_note_in_place_of_what_cannot_be_read(hf: Holdfas
 
 
 @pytest.mark.parametrize("text", [TOO_DEEP, TOO_LONG], ids=["deep", "digits"])
-def test_so_does_all_else_that_shows_a_value(hf: Holdfast, spoil, drain, text):
+def test_so_does_all_else_that_shows_a_value(
+    hf: Holdfast, spoil: Callable[..., None], drain: Drain, text: str
+) -> None:
     @hf.task(name="talk", max_attempts=1)
     def talk(ctx: Context, end: str = "") -> int:
         ctx.step("s", lambda: 1)
@@ -65,7 +72,9 @@ def test_so_does_all_else_that_shows_a_value(hf: Holdfast, spoil, drain, text):
 
 
 @pytest.mark.parametrize("text", [TOO_DEEP, TOO_LONG], ids=["deep", "digits"])
-def test_a_job_with_such_a_payload_fails_and_its_neighbours_run(hf: Holdfast, spoil, drain, text):
+def test_a_job_with_such_a_payload_fails_and_its_neighbours_run(
+    hf: Holdfast, spoil: Callable[..., None], drain: Drain, text: str
+) -> None:
     @hf.task(name="plain", max_attempts=1)
     def plain(value: Any = None) -> int:
         return 1

@@ -1,21 +1,28 @@
 """What the database cannot store costs an attempt; never a job, and never its neighbours."""
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import psycopg
 import pytest
 
 from holdfast import Holdfast, JobState, Retry, Secret
+from holdfast.operations.jobs import AttemptError
 from holdfast.task import Task
 from holdfast.worker import finisher
+from tests.fixtures import Counts, Drain, StartWorker, Until
+from tests.waiting import Told
+
+Failed = Callable[..., AttemptError]
 
 
 @pytest.fixture
-def failed(hf: Holdfast, drain):
+def failed(hf: Holdfast, drain: Drain) -> Failed:
     """Run a handler that fails; the one error that was kept."""
 
-    def failed(handler, **arguments):
+    def failed(handler: Callable[..., Any], **arguments: Any) -> AttemptError:
         job = hf.task(name="the.task")(handler).enqueue(**arguments)
         drain()
         assert job.refresh().state is JobState.SCHEDULED
@@ -25,7 +32,7 @@ def failed(hf: Holdfast, drain):
     return failed
 
 
-def test_a_result_that_is_not_json_fails_the_attempt_by_name(hf: Holdfast, drain):
+def test_a_result_that_is_not_json_fails_the_attempt_by_name(hf: Holdfast, drain: Drain) -> None:
     wrong = [
         (object(), "object cannot be JSON"),
         ({"deep": [{"down": "a\0b"}]}, "result.deep[0].down: PostgreSQL cannot store a NUL character"),
@@ -34,7 +41,7 @@ def test_a_result_that_is_not_json_fails_the_attempt_by_name(hf: Holdfast, drain
     ]
 
     @hf.task(name="the.task")
-    async def handler(number: int):
+    async def handler(number: int) -> Any:
         return wrong[number][0]
 
     jobs = [handler.enqueue(number) for number in range(len(wrong))]
@@ -46,102 +53,106 @@ def test_a_result_that_is_not_json_fails_the_attempt_by_name(hf: Holdfast, drain
         assert reason in kept.error
 
 
-def test_a_result_that_contains_itself_fails_the_attempt(failed):
-    async def handler():
-        loop = []
+def test_a_result_that_contains_itself_fails_the_attempt(failed: Failed) -> None:
+    async def handler() -> list[Any]:
+        loop: list[Any] = []
         loop.append(loop)
         return loop
 
     assert failed(handler).error.startswith("BadResult")
 
 
-def test_a_result_that_is_too_large_fails_the_attempt(failed, monkeypatch):
+def test_a_result_that_is_too_large_fails_the_attempt(
+    failed: Failed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.task.RESULT_LIMIT", 1000)
 
-    async def handler():
+    async def handler() -> str:
         return "x" * 999
 
     assert "the handler's result has 1,001 characters of JSON" in failed(handler).error
 
 
-def test_odd_bytes_in_an_error_are_cleaned_and_kept(failed):
-    async def handler():
+def test_odd_bytes_in_an_error_are_cleaned_and_kept(failed: Failed) -> None:
+    async def handler() -> None:
         raise ValueError("a\0b \ud800 ü €")
 
     kept = failed(handler)
     assert kept.error == "ValueError: a\\0b \\ud800 ü €"
-    assert "a\\0b \\ud800 ü €" in kept.traceback
+    assert "a\\0b \\ud800 ü €" in (kept.traceback or "")
 
 
-def test_an_error_of_ten_megabytes_is_cut(failed):
-    async def handler():
+def test_an_error_of_ten_megabytes_is_cut(failed: Failed) -> None:
+    async def handler() -> None:
         raise ValueError("x" * 10_000_000)
 
     kept = failed(handler)
     assert len(kept.error) == 5_000
     assert kept.error.endswith("…")
+    assert kept.traceback
     assert len(kept.traceback) < 10_100
-    assert "in handler" in kept.traceback
+    assert "in handler" in (kept.traceback or "")
 
 
-def test_an_exception_that_cannot_be_told_is_kept_by_its_name(failed):
+def test_an_exception_that_cannot_be_told_is_kept_by_its_name(failed: Failed) -> None:
     class SpeechlessError(Exception):
-        def __str__(self):
+        def __str__(self) -> str:
             raise RecursionError
 
-    async def handler():
+    async def handler() -> None:
         raise SpeechlessError
 
     assert failed(handler).error == "SpeechlessError: (its text could not be read: RecursionError)"
 
 
-def test_an_exception_whose_text_is_no_text_is_kept(failed):
+def test_an_exception_whose_text_is_no_text_is_kept(failed: Failed) -> None:
     class OddError(Exception):
-        def __str__(self):
-            return 42  # noqa: PLE0307 - on purpose
+        def __str__(self) -> str:
+            return 42  # type: ignore[return-value] # noqa: PLE0307 - on purpose
 
-    async def handler():
+    async def handler() -> None:
         raise OddError
 
     assert failed(handler).error.startswith("OddError")
 
 
-def test_arguments_that_were_tangled_up_do_not_hide_the_error(failed):
-    async def handler(tree: dict[str, object]):
+def test_arguments_that_were_tangled_up_do_not_hide_the_error(failed: Failed) -> None:
+    async def handler(tree: dict[str, object]) -> None:
         tree["self"] = tree
         raise ValueError("too deep")
 
     assert failed(handler, tree={}).error == "ValueError: too deep"
 
 
-def test_secrets_are_masked_in_errors_and_tracebacks(failed):
-    async def handler(password: Secret[str], tokens: list[Secret[str]]):
+def test_secrets_are_masked_in_errors_and_tracebacks(failed: Failed) -> None:
+    async def handler(password: Secret[str], tokens: list[Secret[str]]) -> None:
         plain = password.reveal()
-        password = None  # what the handler does to its own variables hides nothing
+        password = None  # type: ignore[assignment] # what the handler does to its own variables hides nothing
         tokens_were = [token.reveal() for token in tokens]
         tokens.clear()
         raise ValueError(f"cannot log in with {plain} or {tokens_were[0]!r}")
 
     kept = failed(handler, password="hunter2!", tokens=[Secret("tok-12345")])
     assert kept.error == "ValueError: cannot log in with ***** or '*****'"
+    assert kept.traceback
     assert "hunter2!" not in kept.traceback
     assert "tok-12345" not in kept.traceback
 
 
-def test_secrets_are_masked_in_what_a_handler_says_itself(hf: Holdfast, drain):
+def test_secrets_are_masked_in_what_a_handler_says_itself(hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="log.in")
     async def log_in(password: Secret[str]) -> Retry:
         return Retry(after=60, error=f"{password.reveal()} was refused")
 
-    job = log_in.enqueue(password="hunter2!")
+    job = log_in.enqueue(password="hunter2!")  # type: ignore[call-overload]
     drain()
     assert job.refresh().last_error == "***** was refused"
 
 
-def test_secrets_are_masked_where_the_arguments_do_not_fit(hf: Holdfast, drain):
+def test_secrets_are_masked_where_the_arguments_do_not_fit(hf: Holdfast, drain: Drain) -> None:
     class Strict:
         @classmethod
-        def model_validate(cls, value):
+        def model_validate(cls, value: Any) -> None:
             raise ValueError(f"{value!r} is not good")
 
     @hf.task(name="strict")
@@ -151,16 +162,19 @@ def test_secrets_are_masked_where_the_arguments_do_not_fit(hf: Holdfast, drain):
     drain()
     (kept,) = job.errors()
     assert kept.error.startswith("BadArguments")
+    assert kept.traceback
     assert "hunter2!" not in kept.error + kept.traceback
 
 
 @pytest.fixture
-def raw_results(monkeypatch):
+def raw_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let handlers return JSON text as it is, past every check of ours."""
     monkeypatch.setattr(Task, "encode_result", lambda _, value: value)
 
 
-def test_one_value_that_the_database_refuses_fails_alone(hf: Holdfast, drain, raw_results, counts):
+def test_one_value_that_the_database_refuses_fails_alone(
+    hf: Holdfast, drain: Drain, raw_results: None, counts: Counts
+) -> None:
     bad = ["1e400000", "{not json", '"\\u0000"', "\ud800", "a\0b"]
 
     @hf.task(name="raw")
@@ -176,8 +190,8 @@ def test_one_value_that_the_database_refuses_fails_alone(hf: Holdfast, drain, ra
 
 
 def test_a_report_that_cannot_be_written_does_not_hold_up_the_others(
-    hf: Holdfast, work, told, until, counts, monkeypatch
-):
+    hf: Holdfast, work: StartWorker, told: Told, until: Until, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(finisher, "LONGEST_PAUSE", 0.1)
     with hf.database.connection() as connection:
         connection.execute(
@@ -209,8 +223,8 @@ def test_a_report_that_cannot_be_written_does_not_hold_up_the_others(
 
 
 def test_a_report_on_a_job_that_somebody_has_locked_does_not_hold_up_the_others(
-    hf: Holdfast, work, until, counts, holdfast_dsn
-):
+    hf: Holdfast, work: StartWorker, until: Until, counts: Counts, holdfast_dsn: str
+) -> None:
     """An operator has called it off, and not yet committed."""
     gate = threading.Event()
 
@@ -237,7 +251,7 @@ def test_a_report_on_a_job_that_somebody_has_locked_does_not_hold_up_the_others(
     assert counts() == {"completed": 22}
 
 
-def test_raw_json_is_stored_as_it_is(hf: Holdfast, drain):
+def test_raw_json_is_stored_as_it_is(hf: Holdfast, drain: Drain) -> None:
     @hf.task(name="raw")
     async def raw() -> msgspec.Raw:
         return msgspec.Raw(b'{"a": 1}')

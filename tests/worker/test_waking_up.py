@@ -1,21 +1,27 @@
 """An idle worker picks up a job at once. The poll is so long here that only a notification can explain it."""
 
 import time
+from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState, Retry
+from holdfast import Context, Holdfast, Job, JobState, Retry
 from holdfast.database import Database
 from holdfast.worker import duties
+from tests.fixtures import Ask, AsyncTask, StartWorker, Until
+
+Waited = Callable[[Job[Any]], timedelta]
 
 SOON = timedelta(seconds=3)  # a worker that hears looks every five seconds all the same
 
 
 @pytest.fixture
-def asleep(ask, until):
+def asleep(ask: Ask, until: Until) -> Callable[..., None]:
     """Wait until so many workers sleep: they say so on the line on which they listen."""
 
     def asleep(amount: int = 1) -> None:
@@ -25,7 +31,7 @@ def asleep(ask, until):
 
 
 @pytest.fixture
-def noop(hf: Holdfast):
+def noop(hf: Holdfast) -> AsyncTask[None]:
     @hf.task(name="noop", queue="quick")
     async def noop() -> None: ...
 
@@ -33,17 +39,23 @@ def noop(hf: Holdfast):
 
 
 @pytest.fixture
-def waited(until):
+def waited(until: Until) -> Waited:
     """Wait until the job is done; how long it had waited for a worker."""
 
-    def waited(job) -> timedelta:
+    def waited(job: Job[Any]) -> timedelta:
         done = until(lambda: (seen := job.refresh()).state is JobState.COMPLETED and seen)
         return done.claimed_at - max(done.created_at, done.run_at)
 
     return waited
 
 
-def test_a_worker_that_lost_its_line_says_again_that_it_sleeps(work, noop, asleep, waited, ask):
+def test_a_worker_that_lost_its_line_says_again_that_it_sleeps(
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    waited: Waited,
+    ask: Ask,
+) -> None:
     work(poll_interval=60)
     asleep()
     # A server that crashes may lose what was said just before, for that is not waited for to be on disk.
@@ -57,14 +69,26 @@ def test_a_worker_that_lost_its_line_says_again_that_it_sleeps(work, noop, aslee
 
 
 @pytest.mark.parametrize("queues", [None, ["other", "quick"]])
-def test_an_enqueued_job_wakes_a_sleeper(work, noop, asleep, waited, queues):
+def test_an_enqueued_job_wakes_a_sleeper(
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    waited: Waited,
+    queues: list[str] | None,
+) -> None:
     work(poll_interval=60, queues=queues)
     for _ in range(3):
         asleep()
         assert waited(noop.enqueue()) < SOON
 
 
-def test_a_job_wakes_a_sleeper_when_its_transaction_commits(holdfast_dsn, work, noop, asleep, waited):
+def test_a_job_wakes_a_sleeper_when_its_transaction_commits(
+    holdfast_dsn: str,
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    waited: Waited,
+) -> None:
     work(poll_interval=60)
     asleep()
     with psycopg.connect(holdfast_dsn) as connection:
@@ -74,8 +98,12 @@ def test_a_job_wakes_a_sleeper_when_its_transaction_commits(holdfast_dsn, work, 
 
 
 def test_a_transaction_that_was_open_before_the_worker_fell_asleep_is_not_missed(
-    holdfast_dsn, work, noop, asleep, until
-):
+    holdfast_dsn: str,
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    until: Until,
+) -> None:
     with psycopg.connect(holdfast_dsn) as connection:
         job = noop.on(connection).enqueue()  # nobody sleeps yet, so nobody is notified
         work(poll_interval=60)
@@ -86,7 +114,14 @@ def test_a_transaction_that_was_open_before_the_worker_fell_asleep_is_not_missed
     assert time.monotonic() - begun < SOON.total_seconds()
 
 
-def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, asleep, waited, ask):
+def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(
+    hf: Holdfast,
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    waited: Waited,
+    ask: Ask,
+) -> None:
     later = noop.options(delay=3600).enqueue()
     claimer, lease = uuid4(), uuid4()
     held = noop.enqueue()
@@ -115,7 +150,14 @@ def test_every_way_for_a_job_to_become_pending_wakes_a_sleeper(hf, work, noop, a
     assert later.refresh().claimed_at - hurried_at < SOON
 
 
-def test_delayed_jobs_start_on_time_without_busy_polling(work, noop, asleep, waited, carried, monkeypatch):
+def test_delayed_jobs_start_on_time_without_busy_polling(
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    waited: Waited,
+    carried: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(duties.SECONDS, "promote", 60)
     work(poll_interval=60)
     asleep()
@@ -125,7 +167,9 @@ def test_delayed_jobs_start_on_time_without_busy_polling(work, noop, asleep, wai
     assert carried["promote"] - before < 20
 
 
-def test_a_retry_is_run_again_when_it_is_due(hf, work, asleep, until, carried):
+def test_a_retry_is_run_again_when_it_is_due(
+    hf: Holdfast, work: StartWorker, asleep: Callable[..., None], until: Until, carried: Counter[str]
+) -> None:
     @hf.task(name="flaky", max_attempts=4)
     async def flaky(ctx: Context) -> Retry | None:
         return Retry(after=0.2) if ctx.attempt < 4 else None
@@ -138,7 +182,14 @@ def test_a_retry_is_run_again_when_it_is_due(hf, work, asleep, until, carried):
     assert carried["promote"] < 40
 
 
-def test_without_notifications_the_poll_serves(hf, work, noop, waited, ask, monkeypatch):
+def test_without_notifications_the_poll_serves(
+    hf: Holdfast,
+    work: StartWorker,
+    noop: AsyncTask[None],
+    waited: Waited,
+    ask: Ask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(Database, "listening_session")
     work(notify=False, poll_interval=0.1)
     for _ in range(3):
@@ -146,7 +197,13 @@ def test_without_notifications_the_poll_serves(hf, work, noop, waited, ask, monk
     assert ask("select count(*) from holdfast.worker where asleep") == [(0,)]
 
 
-def test_an_idle_worker_asks_little(work, noop, asleep, carried, until):
+def test_an_idle_worker_asks_little(
+    work: StartWorker,
+    noop: AsyncTask[None],
+    asleep: Callable[..., None],
+    carried: Counter[str],
+    until: Until,
+) -> None:
     work(poll_interval=60, lease_time=1.5)
     asleep()
 
