@@ -105,7 +105,7 @@ def test_a_name_is_made_of_module_and_function() -> None:
     def Nested() -> None:  # noqa: N802 - the capital is the point
         pass
 
-    assert declared(send).name == "test_task_declaration.send"
+    assert declared(send).name == "tests.test_task_declaration.send"
     assert declared(Nested).name.endswith(".test_a_name_is_made_of_module_and_function.nested")
     assert declared(send, name="mail:send-1").name == "mail:send-1"
 
@@ -271,7 +271,7 @@ def test_an_argument_of_nearly_that_name_is_meant_rather_than_the_option() -> No
     def sort(queues: list[str]) -> None: ...
 
     with pytest.raises(BadArguments, match="Did you mean 'queues'"):
-        declared(sort).call(queue=["mail"])
+        declared(sort, name="sort").call(queue=["mail"])
 
 
 def test_an_unknown_option_of_a_call_is_refused_with_a_suggestion() -> None:
