@@ -61,6 +61,10 @@ GROUPS = {
     "Small things": "clock new_id",
 }
 
+# The group of a function that is not named above.
+GROUP_OF_FOLDER = {"core": "Reporting", "duties": "Duties", "operate": "Operating", "inspect": "Looking"}
+SQL = Path(__file__).parents[1] / "src" / "holdfast" / "sql" / "functions"
+
 FUNCTIONS = """
 select
   p.proname as name,
@@ -138,13 +142,26 @@ def sql_page(connection: psycopg.Connection[Any]) -> str:
     )
 
 
+def groups() -> dict[str, list[str]]:
+    """Return the functions of each group: those named above, then all others that Python calls."""
+    named = {title: names.split() for title, names in GROUPS.items()}
+    for name in sorted(call.FUNCTIONS.keys() - {name for names in named.values() for name in names}):
+        named[GROUP_OF_FOLDER[_folder(name)]].append(name)
+    return named
+
+
+def _folder(function: str) -> str:
+    """Return the folder of the SQL file that creates this function."""
+    start = f"create or replace function holdfast.{function}("
+    (file,) = (file for file in SQL.rglob("*.sql") if start in file.read_text(encoding="utf-8"))
+    return file.parent.name
+
+
 def _grouped(functions: list[Function]) -> Iterator[str]:
-    known = {name for names in GROUPS.values() for name in names.split()}
-    more = sorted(call.FUNCTIONS.keys() - known)
-    for title, names in [*GROUPS.items(), *([("More", " ".join(more))] if more else [])]:
+    for title, names in groups().items():
         yield f"## {title}"
         yield ""
-        for name in names.split():
+        for name in names:
             for function in functions:
                 if function.name == name:
                     yield from _entry(function)
