@@ -61,10 +61,6 @@ GROUPS = {
     "Small things": "clock new_id",
 }
 
-# The group of a function that is not named above.
-GROUP_OF_FOLDER = {"core": "Reporting", "duties": "Duties", "operate": "Operating", "inspect": "Looking"}
-SQL = Path(__file__).parents[1] / "src" / "holdfast" / "sql" / "functions"
-
 FUNCTIONS = """
 select
   p.proname as name,
@@ -95,6 +91,10 @@ where c.relnamespace = 'holdfast'::regnamespace
   and not c.relispartition
 order by c.relname
 """
+
+# The group of a function that is not named above.
+GROUP_OF_FOLDER = {"core": "Reporting", "duties": "Duties", "operate": "Operating", "inspect": "Looking"}
+SQL = Path(__file__).parents[1] / "src" / "holdfast" / "sql" / "functions"
 
 STATES = "select name, terminal, claimable, successors, meaning from holdfast.state order by ctid"
 
