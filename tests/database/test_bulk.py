@@ -413,7 +413,7 @@ def test_a_copy_ends_now_and_then(
 def test_places_that_turn_up_on_the_way_are_found(
     hf: Holdfast, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_in, "PLACES", 5)
+    monkeypatch.setattr(copy_in, "MAX_KNOWN_LANES", 5)
     jobs = [
         NewJob(task=f"t{n // 300}", queue=f"q{n // 700}", priority=n // 450, payload=f"{n}")
         for n in range(5 * BATCH_SIZE)

@@ -3,14 +3,14 @@
     jobs ─ in batches ─┬─► places ─► COPY job (id, lane_id, …) ◄─ lines of text       6 µs a job in the server
                        └─► enqueue_many(arrays)                                      15 µs
 
-COPY inserts into the table itself, so a role needs the right to do that (`places` returns whether it has it).
-COPY also cannot detect that an id was used before. So three kinds of calls use the arrays: calls of a role
-without the right, calls with ids from the caller, and calls with only a few jobs. Triggers apply the same
-rules to both ways, so the jobs and the errors are the same.
+COPY inserts into `holdfast.job` directly, so the role needs that right. `places` returns whether it has it.
+COPY does not check an id against `used_id`, which also knows jobs that have ended. So a batch uses the arrays
+if the role lacks the right, if the caller chose an id, if the batch is small, or if the connection is in
+pipeline mode. Triggers apply the same rules to both ways, so the jobs and the errors are the same.
 
-On a connection of the pool, a COPY stays open while the jobs are made, so that client and server work at the
-same time. On the caller's connection, it sends one finished batch at a time, because the generator of the
-jobs may use that connection.
+On a pooled connection, one COPY stays open while the client makes the jobs, so client and server work at the
+same time. On the caller's connection, each COPY sends one finished batch, because the generator of the jobs
+may use that connection.
 
 The steps are written once, as a generator. A sync and an async runner carry them out.
 """
@@ -28,14 +28,14 @@ from psycopg.pq import PipelineStatus
 from psycopg.rows import tuple_row
 
 from holdfast.database import enqueue_many
-from holdfast.database.enqueue_many import Place
+from holdfast.database.enqueue_many import Target
 from holdfast.database.libpq import codec_of
 from holdfast.database.statements import (
     CallerAsyncConnection,
     CallerConnection,
-    aowner_of,
+    aconnection_of,
     arun_on,
-    owner_of,
+    connection_of,
     run_on,
 )
 from holdfast.database.translation import translated
@@ -46,25 +46,25 @@ from holdfast.values.job import JobId, NewJob
 
 # Jobs are made and sent in batches of this size, so that millions of jobs do not fill the memory.
 BATCH_SIZE = 1_000
-# A smaller COPY is slower because of its round trips. Both ways are equally fast at about 60 jobs.
+# Below about 60 jobs, its round trips make a COPY slower than the arrays.
 SMALLEST_COPY = 100
-# The most jobs in one COPY: the server keeps its lines in memory until the end.
+# The most jobs in one COPY. The server keeps all of its rows in memory until it ends.
 LARGEST_COPY = 50_000
-# A COPY ends after a batch of jobs that took more seconds than this to make: it may have a statement timeout.
+# End the COPY when a batch took longer than this to make. An open COPY can hit a statement timeout.
 SLOW_BATCH_SECONDS = 0.25
-# The number of places to ask for in one call.
-PLACES = 1_000
+# Forget the lanes of earlier batches once this many are known.
+MAX_KNOWN_LANES = 1_000
 
 _COPY = "copy holdfast.job (id, lane_id, task, payload, headers, max_attempts, run_at) from stdin"
-# Checked first: a role may only have the right to the array function, and an older schema has no `places`.
-_KNOWS_PLACES = """
+# A role may have the right to the array function only. An older schema has no `places`.
+_MAY_CALL_PLACES = """
 select coalesce(
   has_function_privilege(to_regprocedure('holdfast.places(text[], text[], integer[], integer[])'), 'execute'),
   false)
 """
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NONE_GIVEN = (None, None, None, None)
+_ALL_DEFAULT = (None, None, None, None)
 
 _Key: TypeAlias = tuple[str, str, int, int | None]
 _Step: TypeAlias = Call[Any] | Iterable[bytes] | str
@@ -76,54 +76,56 @@ class Batch(list[NewJob]):
     seconds = 0.0
 
 
-def load_on(connection: CallerConnection, jobs: Iterable[NewJob]) -> list[JobId]:
+def load_on(given: CallerConnection, jobs: Iterable[NewJob]) -> list[JobId]:
     """Enqueue these jobs on the caller's own connection, all or none, and return their ids.
 
-    Only a connection in autocommit gets a transaction here. Otherwise the caller ends the transaction.
+    Open a transaction if the connection is in autocommit. Otherwise the caller commits.
     """
-    owner = owner_of(connection)
-    with owner.transaction() if owner.autocommit else contextlib.nullcontext():
-        return load(owner, batches(jobs), streaming=False)
+    connection = connection_of(given)
+    with connection.transaction() if connection.autocommit else contextlib.nullcontext():
+        return load(connection, batches(jobs), streaming=False)
 
 
-async def aload_on(connection: CallerAsyncConnection, jobs: Iterable[NewJob]) -> list[JobId]:
-    owner = aowner_of(connection)
-    async with owner.transaction() if owner.autocommit else contextlib.nullcontext():
-        return await aload(owner, batches(jobs), streaming=False)
+async def aload_on(given: CallerAsyncConnection, jobs: Iterable[NewJob]) -> list[JobId]:
+    connection = aconnection_of(given)
+    async with connection.transaction() if connection.autocommit else contextlib.nullcontext():
+        return await aload(connection, batches(jobs), streaming=False)
 
 
-def load(owner: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
+def load(connection: Connection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
     """Enqueue these jobs in the open transaction."""
-    loading = _Load(owner, batches, streaming=streaming)
+    loading = _Load(connection, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
             match step:
                 case Call():
-                    answer = run_on(owner, step)
+                    answer = run_on(connection, step)
                 case str():
-                    answer = owner.cursor(row_factory=tuple_row).execute(step).fetchall()
+                    answer = connection.cursor(row_factory=tuple_row).execute(step).fetchall()
                 case lines:
-                    with _without_quotes(), owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                    with _without_cause(), connection.cursor() as cursor, cursor.copy(_COPY) as copy:
                         for line in lines:
                             copy.write(line)
     return loading.ids
 
 
-async def aload(owner: AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool) -> list[JobId]:
-    loading = _Load(owner, batches, streaming=streaming)
+async def aload(
+    connection: AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool
+) -> list[JobId]:
+    loading = _Load(connection, batches, streaming=streaming)
     answer: Any = None
     with contextlib.closing(loading.steps()) as steps, translated():
         while (step := _next(steps, answer)) is not None:
             match step:
                 case Call():
-                    answer = await arun_on(owner, step)
+                    answer = await arun_on(connection, step)
                 case str():
-                    cursor = await owner.cursor(row_factory=tuple_row).execute(step)
+                    cursor = await connection.cursor(row_factory=tuple_row).execute(step)
                     answer = await cursor.fetchall()
                 case lines:
-                    with _without_quotes():
-                        async with owner.cursor() as cursor, cursor.copy(_COPY) as copy:
+                    with _without_cause():
+                        async with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
                             for line in lines:
                                 await copy.write(line)
     return loading.ids
@@ -149,35 +151,35 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[Batch]:
 
 
 class _Load:
-    """The steps that bring these jobs into the database.
+    """One bulk enqueue, as steps for a runner.
 
-    A step is a call or a query, whose answer is sent back to the generator, or the lines of a COPY.
+    A step is a call, a query, or the lines of a COPY. The runner sends back the answer to a call or a query.
     """
 
     def __init__(
-        self, owner: Connection[Any] | AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool
+        self, connection: Connection[Any] | AsyncConnection[Any], batches: Iterator[Batch], *, streaming: bool
     ) -> None:
         self.ids: list[JobId] = []
         self._batches = batches
         self._batch = next(batches, None)
         self._last_id = 0
         self._streaming = streaming
-        self._codec = codec_of(owner)
-        self._may_copy = owner.pgconn.pipeline_status == PipelineStatus.OFF  # a pipeline allows no COPY
+        self._codec = codec_of(connection)
+        self._may_copy = connection.pgconn.pipeline_status == PipelineStatus.OFF  # a pipeline allows no COPY
 
     def steps(self) -> Generator[_Step, Any, None]:
         if self._may_copy and self._batch and len(self._batch) >= SMALLEST_COPY:
-            ((self._may_copy,),) = yield _KNOWS_PLACES
+            ((self._may_copy,),) = yield _MAY_CALL_PLACES
         known: set[_Key] = set()
         while (batch := self._batch) is not None:
             if self._may_copy and len(batch) >= SMALLEST_COPY and all(job.id is None for job in batch):
                 # Include the keys of earlier batches, which are likely to come again.
-                here = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
-                known = known | here if len(known) < PLACES else here
+                keys = {(job.task, job.queue, job.priority, job.declared_attempts) for job in batch}
+                known = known | keys if len(known) < MAX_KNOWN_LANES else keys
                 wanted = list(known)
-                found = yield enqueue_many.places(wanted)
-                if found[0].may_copy:
-                    yield self._lines(_LineWriter(wanted, found))
+                targets = yield enqueue_many.places(wanted)
+                if targets[0].may_copy:
+                    yield self._lines(_LineWriter(wanted, targets))
                     if self._batch is None:
                         self._batch = next(self._batches, None)
                     continue
@@ -186,10 +188,14 @@ class _Load:
             self._batch = next(self._batches, None)
 
     def _lines(self, writer: "_LineWriter") -> Iterable[bytes]:
-        return self._streamed(writer, LARGEST_COPY) if self._streaming else list(self._streamed(writer, 1))
+        return (
+            self._lines_of_batches(writer, LARGEST_COPY)
+            if self._streaming
+            else list(self._lines_of_batches(writer, 1))
+        )
 
-    def _streamed(self, writer: "_LineWriter", limit: int) -> Iterator[bytes]:
-        """Yield the lines of this batch and of the following ones, while the writer knows their places."""
+    def _lines_of_batches(self, writer: "_LineWriter", limit: int) -> Iterator[bytes]:
+        """Yield the lines of this batch and of the following ones, while the writer knows their lanes."""
         copied = 0
         while (batch := self._batch) is not None and copied < limit:
             ids = writer.new_ids(len(batch), after=self._last_id)
@@ -206,21 +212,21 @@ class _Load:
 
 
 class _LineWriter:
-    """Writes jobs as lines of a COPY, for the places that it knows."""
+    """A writer of COPY lines, for the queues, priorities and tasks whose lanes it knows."""
 
-    def __init__(self, wanted: Sequence[_Key], found: Sequence[Place]) -> None:
-        self._places = {
-            key: (place.lane_id, place.max_attempts) for key, place in zip(wanted, found, strict=True)
+    def __init__(self, wanted: Sequence[_Key], targets: Sequence[Target]) -> None:
+        self._targets = {
+            key: (target.lane_id, target.max_attempts) for key, target in zip(wanted, targets, strict=True)
         }
         # The database's time, continued by the monotonic clock.
-        self._now_at = found[0].now_at
+        self._now_at = targets[0].now_at
         self._since = time.monotonic()
 
     def new_ids(self, amount: int, *, after: int) -> range:
         """Return ascending ids of version 7: the time in milliseconds, then a random number that counts up.
 
-        So the primary key's index grows at its end. Each batch draws 72 new random bits, so a forked process
-        gets different ids.
+        Ascending ids keep inserts at the end of the primary key's index. Each batch draws new random bits, so
+        a forked process makes different ids.
         """
         milliseconds = int(self._now() * 1000)
         random = int.from_bytes(os.urandom(9))
@@ -229,17 +235,18 @@ class _LineWriter:
         return range(first, first + amount)
 
     def lines(self, batch: Batch, ids: Iterable[int]) -> str | None:
-        """Return the lines of a batch, or `None` if one of its jobs cannot be written here."""
-        places = self._places
+        """Return the lines of a batch, or `None` if a job has an unknown lane or an id of its own."""
+        targets = self._targets
         lines = []
         for number, job in zip(ids, batch, strict=True):
             task = job.task
-            place = places.get((task, job.queue, job.priority, job.declared_attempts))
-            if place is None or job.id is not None:
+            target = targets.get((task, job.queue, job.priority, job.declared_attempts))
+            if target is None or job.id is not None:
                 return None
-            lane_id, attempts = place
+            lane_id, attempts = target
             payload = _escaped(job.payload)
-            if (job.headers, job.max_attempts, job.run_at, job.delay) == _NONE_GIVEN:
+            if (job.headers, job.max_attempts, job.run_at, job.delay) == _ALL_DEFAULT:
+                # The task is a checked name, so it needs no escaping.
                 lines.append(f"{number:032x}\t{lane_id}\t{task}\t{payload}\t\\N\t{attempts}\t\\N\n")
                 continue
             headers = "\\N" if job.headers is None else _escaped(job.headers)
@@ -272,8 +279,8 @@ def _next(steps: Generator[_Step, Any, None], answer: Any) -> _Step | None:
 
 
 @contextlib.contextmanager
-def _without_quotes() -> Iterator[None]:
-    """Raise errors without their cause: PostgreSQL's error quotes the COPY line, and the secrets in it."""
+def _without_cause() -> Iterator[None]:
+    """Raise Holdfast's errors without PostgreSQL's, whose text quotes the COPY line with its secrets."""
     try:
         with translated():
             yield

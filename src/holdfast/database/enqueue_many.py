@@ -43,7 +43,7 @@ def enqueue_many(jobs: Sequence[NewJob]) -> Call[list[str]]:
     return _enqueue_many(column, *said, declared)
 
 
-class Place(NamedTuple):
+class Target(NamedTuple):
     """The values that a COPY into `holdfast.job` needs for a queue, priority and task."""
 
     lane_id: int
@@ -52,12 +52,12 @@ class Place(NamedTuple):
     now_at: float
 
 
-def places(wanted: Sequence[tuple[str, str, int, int | None]]) -> Call[list[Place]]:
-    """Return the places in the order of these tasks, queues, priorities and declared numbers of attempts."""
+def places(wanted: Sequence[tuple[str, str, int, int | None]]) -> Call[list[Target]]:
+    """Return the lane of each task, queue, priority and declared number of attempts, in the order given."""
     tasks, queues, priorities, declared = (list(column) for column in zip(*wanted, strict=True))
 
-    def read(rows: Rows) -> list[Place]:
-        return [Place._make(row) for row in rows]
+    def read(rows: Rows) -> list[Target]:
+        return [Target._make(row) for row in rows]
 
     if any(attempts is not None for attempts in declared):
         return _places(read, tasks, queues, priorities, declared)

@@ -20,13 +20,13 @@ CallerAsyncConnection = AsyncConnection[Any] | AsyncCursor[Any]
 
 def run_on(connection: CallerConnection, call: Call[T]) -> T:
     """Run a call on the caller's own connection or cursor, inside the transaction that is open there."""
-    owner = owner_of(connection)
+    owner = connection_of(connection)
     with translated(), owner.cursor(row_factory=tuple_row) as cursor:
         return call.read(cursor.execute(statement(call.function), call.values).fetchall())
 
 
 async def arun_on(connection: CallerAsyncConnection, call: Call[T]) -> T:
-    owner = aowner_of(connection)
+    owner = aconnection_of(connection)
     with translated():
         async with owner.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(statement(call.function), call.values)
@@ -54,7 +54,7 @@ def call_text(function: Function, places: Iterable[str]) -> str:
     return f"select {function.columns} from {asked}"  # noqa: S608 - made of constants
 
 
-def owner_of(connection: CallerConnection) -> Connection[Any]:
+def connection_of(connection: CallerConnection) -> Connection[Any]:
     match connection:
         case Connection():
             return connection
@@ -65,7 +65,7 @@ def owner_of(connection: CallerConnection) -> Connection[Any]:
             raise _not_a_connection(connection, wanted)
 
 
-def aowner_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
+def aconnection_of(connection: CallerAsyncConnection) -> AsyncConnection[Any]:
     match connection:
         case AsyncConnection():
             return connection

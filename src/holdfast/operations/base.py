@@ -31,8 +31,8 @@ from typing import (
 )
 
 from holdfast.operations.run_steps import (
-    Carried,
     Carrier,
+    HasCarrier,
     Steps,
     Stream,
     arun_steps,
@@ -46,7 +46,7 @@ from holdfast.values.errors import UnknownMethod, UnknownOption
 if TYPE_CHECKING:
     from holdfast.client import Holdfast
 
-N = TypeVar("N", bound=Carried)
+N = TypeVar("N", bound=HasCarrier)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -147,7 +147,9 @@ def _async_iterating(
     return method
 
 
-def _built(build: Callable[..., T], instance: Carried, args: Sequence[Any], options: Mapping[str, Any]) -> T:
+def _built(
+    build: Callable[..., T], instance: HasCarrier, args: Sequence[Any], options: Mapping[str, Any]
+) -> T:
     """Build the call or the steps; refuse options that the operation does not have."""
     if "conn" in options:
         raise _connection_given(build)

@@ -1,11 +1,12 @@
-"""The steps of an operation that is more than one call: a generator yields them, and receives the answers.
+"""Runs operations that need several calls. Such an operation is a generator that yields steps:
 
     def gathering(…) -> Steps[list[Any]]:
-        ends = yield ends_of(ids)        # a call: the answer is what it returns
-        yield sleep_for(0.1)                 # an action
+        ends = yield ends_of(ids)    # a call: its answer is sent back
+        yield sleep_for(0.1)         # an action
         return …
 
-The same generator runs sync and async: only the functions here differ.
+The same generator runs sync and async. Only the runners in this file exist twice. The steps that a job makes
+with `ctx.step` are something else.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T_co]):
-    """A step of a stream: these values go to the caller."""
+    """A page of a stream, yielded between steps. Its values go to the caller."""
 
     values: Sequence[T_co]
 
@@ -58,20 +59,23 @@ class Carrier(Protocol):
     async def aload(self, jobs: Iterable[NewJob]) -> Sequence[JobId]: ...
 
 
-class Carried(Protocol):
-    """An object whose methods can be operations."""
+class HasCarrier(Protocol):
+    """An object with a carrier, such as `hf.dead` or a job. Its methods can be operations."""
 
     @property
     def carrier(self) -> Carrier: ...
 
 
 def sleep_for(seconds: float) -> Action:
-    """Return the step that waits for this time."""
+    """Return a step that sleeps for this many seconds."""
     return Action(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
 
 
 def run_steps(steps: Steps[T], carrier: Carrier) -> T:
-    """Run one step after the other, and return the generator's return value."""
+    """Run the steps in order, and return the generator's return value.
+
+    An error of a step is raised in the generator, which may handle it.
+    """
     try:
         step = next(steps)
         while True:
@@ -103,7 +107,7 @@ async def arun_steps(steps: Steps[T], carrier: Carrier) -> T:
 
 
 def stream_steps(steps: Stream[T], carrier: Carrier) -> Iterator[T]:
-    """Carry out one step after the other, and yield the values of the pages among them."""
+    """Run the steps in order, and yield the values of each page. An error of a step ends the stream."""
     answer: Any = None
     while True:
         try:

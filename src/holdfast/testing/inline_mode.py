@@ -17,7 +17,7 @@ from uuid import UUID
 
 from holdfast.client import Holdfast
 from holdfast.database import in_transaction
-from holdfast.database.statements import aowner_of, owner_of
+from holdfast.database.statements import aconnection_of, connection_of
 from holdfast.operations.job import Job
 from holdfast.operations.run_steps import Steps, arun_steps, run_steps
 from holdfast.operations.snapshots import find_job, list_jobs
@@ -111,13 +111,17 @@ class _Inline:
             refuse_in_a_loop(f"inline, {what}()", instead)
 
     def _run(self, jobs: Sequence[Job[Any]]) -> None:
-        if self._leave_to_handler(jobs) or (self._conn is not None and in_transaction(owner_of(self._conn))):
+        if self._leave_to_handler(jobs) or (
+            self._conn is not None and in_transaction(connection_of(self._conn))
+        ):
             return
         with self._running(jobs) as job_ids:
             run_steps(self._steps(job_ids), self._holdfast.carrier)
 
     async def _arun(self, jobs: Sequence[Job[Any]]) -> None:
-        if self._leave_to_handler(jobs) or (self._conn is not None and in_transaction(aowner_of(self._conn))):
+        if self._leave_to_handler(jobs) or (
+            self._conn is not None and in_transaction(aconnection_of(self._conn))
+        ):
             return
         with self._running(jobs) as job_ids:
             await arun_steps(self._steps(job_ids), self._holdfast.carrier)

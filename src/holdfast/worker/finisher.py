@@ -1,13 +1,14 @@
-"""Writes reports in batches, each as soon as the previous one is written.
+"""Writes reports in batches. Each batch starts when the previous one is written.
 
 Under load, reports collect while a batch is written; a lone report is written at once. A report leaves the
 finisher only when the database has answered. After a lost reply it is sent again, and the database accepts
 the repetition.
 
-Two kinds of reports are set aside and sent again later, so that the others never wait for them:
+Two kinds of reports are sent again later, so that the others do not wait for them:
 
-- reports on jobs that another transaction has locked, such as an open `cancel`. They join a batch again.
-- reports that fail on their own, for any other reason. Each is sent alone again.
+- reports that the database skips, because another transaction (such as an open `cancel`) has locked the job.
+  They join a later batch.
+- single reports whose write raises an error other than an outage. Each is sent again by itself.
 """
 
 import asyncio
@@ -23,8 +24,10 @@ from holdfast.values.errors import BadInput, Collision, NotReady
 from holdfast.worker.context.notes import chunks
 from holdfast.worker.failure import ERROR_LENGTH, storable
 
+# The most reports, and the most characters of results and tracebacks, in one call.
 BATCH = 2000
 BATCH_CHARACTERS = 16 * 1024 * 1024
+# The longest pause between retries, and the pause before a single failed report is sent again.
 LONGEST_PAUSE = 2.0
 # The pause before a report on a locked job is sent again. It doubles each time, up to LAST_LOCKED_PAUSE.
 FIRST_LOCKED_PAUSE = 0.05
@@ -32,7 +35,7 @@ LAST_LOCKED_PAUSE = 1.0
 
 
 class Settled(NamedTuple):
-    """Reports that the database has answered, the refusals among them, and the length of the call."""
+    """Reports that the database has answered, the refusals among them, and how many seconds the call took."""
 
     reports: Sequence[Report]
     refused: Sequence[Refusal]
@@ -40,15 +43,17 @@ class Settled(NamedTuple):
 
 
 class Finisher:
+    """The queue of reports of one worker, and the loop that writes them."""
+
     def __init__(self, session: Session, settled: Callable[[Settled], None]) -> None:
         """Call `settled` with each answer of the database."""
         self._session = session
         self._settled = settled
         self._waiting: list[Report] = []
-        # How many reports are set aside. Those in `_alone` count too, until run() sends them.
-        self._aside = 0
-        # Reports whose timer has ended and that are sent one by one.
-        self._alone: list[Report] = []
+        # The number of reports that wait for a timer or in `_to_send_alone`.
+        self._sent_later = 0
+        # Reports to send one by one, because each failed by itself. Their timers have ended.
+        self._to_send_alone: list[Report] = []
         # The last pause of each report on a locked job, by id and lease.
         self._pauses: dict[tuple[str, str], float] = {}
         self._work = asyncio.Event()
@@ -62,7 +67,7 @@ class Finisher:
         self._waiting.append(report)
 
     async def idle(self) -> None:
-        """Wait until every report that was added has been written."""
+        """Wait until the database has answered every report that was added."""
         await self._idle.wait()
 
     async def run(self) -> None:
@@ -72,18 +77,18 @@ class Finisher:
             batch, self._waiting = self._waiting[:size], self._waiting[size:]
             if batch:
                 await self._write_until_done(batch)
-            if self._alone:
-                self._aside -= 1
-                await self._write_until_done([self._alone.pop(0)])
-            if not self._waiting and not self._alone:
+            if self._to_send_alone:
+                self._sent_later -= 1
+                await self._write_until_done([self._to_send_alone.pop(0)])
+            if not self._waiting and not self._to_send_alone:
                 self._work.clear()
-                if not self._aside:
+                if not self._sent_later:
                     self._idle.set()
 
     async def _write_until_done(self, reports: Sequence[Report]) -> None:
-        """Write these reports, and retry until that works or they are set aside.
+        """Write these reports. Retry until each is written, or scheduled to be sent later.
 
-        It never gives up on a report: outages, full disks and locks end.
+        No report is dropped, because an outage, a full disk or a lock does not last forever.
         """
         pause = 0.05
         while True:
@@ -94,23 +99,23 @@ class Finisher:
                     emit("finisher.broken", error=error, reports=len(reports))
                     return await self._split(reports)
                 emit("finisher.failed", error=error, reports=len(reports))
-                if isinstance(error, Collision):  # another transaction has locked one of the jobs
+                if isinstance(error, Collision):  # a lock timeout or a deadlock with another transaction
                     return await self._split(reports)
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     async def _split(self, reports: Sequence[Report]) -> None:
-        """Write each half by itself. Set a single report aside, so that no other waits for it."""
+        """Write each half separately. Send a single report again later, so that no other waits for it."""
         if len(reports) == 1:
-            self._aside += 1
-            asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._try_again, reports[0])
+            self._sent_later += 1
+            asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._queue_alone, reports[0])
             return
         half = len(reports) // 2
         await self._write_until_done(reports[:half])
         await self._write_until_done(reports[half:])
 
-    def _try_again(self, report: Report) -> None:
-        self._alone.append(report)
+    def _queue_alone(self, report: Report) -> None:
+        self._to_send_alone.append(report)
         self._idle.clear()
         self._work.set()
 
@@ -125,13 +130,13 @@ class Finisher:
             except BadInput as error:
                 if len(reports) > 1:
                     return await self._split(reports)
-                # The database cannot store a value of this report. Without it, report a failure.
+                # The database cannot store a value of this report. Report a failure without that value.
                 emit("report.broken", job=reports[0].id, outcome=reports[0].outcome, error=error)
                 reports = ready = [_without_values(reports[0], error)]
                 refused = await self._session.run(claiming.finish(ready))
         locked |= {refusal.id for refusal in refused if refusal.sqlstate == LOCKED}
         if locked:
-            self._set_aside([report for report in reports if report.id in locked])
+            self._send_locked_later([report for report in reports if report.id in locked])
             ready = [report for report in ready if report.id not in locked]
             refused = [refusal for refusal in refused if refusal.id not in locked]
         for refusal in refused:
@@ -143,11 +148,11 @@ class Finisher:
             self._settled(Settled(ready, refused, time.monotonic() - begun))
         return None
 
-    def _set_aside(self, locked: Sequence[Report]) -> None:
+    def _send_locked_later(self, locked: Sequence[Report]) -> None:
         """Send these reports again after a growing pause, because another transaction has locked their jobs.
 
-        Log a job only if it is still locked after the first pause. The worker's own keeper briefly holds such
-        locks too.
+        Log a job only if it is still locked after the first pause. The keeper of this worker holds such locks
+        briefly too.
         """
         loop, new = asyncio.get_running_loop(), list[str]()
         for report in locked:
@@ -156,33 +161,34 @@ class Finisher:
                 new.append(report.id)
             pause = min(2 * self._pauses.get(key, FIRST_LOCKED_PAUSE / 2), LAST_LOCKED_PAUSE)
             self._pauses[key] = pause
-            self._aside += 1
-            loop.call_later(pause, self._send_again, report)
+            self._sent_later += 1
+            loop.call_later(pause, self._queue_again, report)
         if new:
             emit("reports.locked", jobs=Counted(new))
 
-    def _send_again(self, report: Report) -> None:
-        self._aside -= 1
+    def _queue_again(self, report: Report) -> None:
+        self._sent_later -= 1
         self.add(report)
 
     async def _write_notes(self, reports: Sequence[Report]) -> set[str]:
-        """Write the last events and progress of these jobs, before their reports end them.
+        """Write the remaining events and progress of these jobs, before their outcomes.
 
-        Each is written once, and nothing is written about a job that is no longer held. Returns the jobs that
-        another transaction has locked.
+        A repeated call writes no event twice, because events are numbered. Jobs that are no longer held are
+        skipped. Returns the jobs that another transaction has locked.
         """
         with_notes = [report for report in reports if report.events or report.note is not None]
-        begun = [report for report in with_notes if report.seconds is not None]
+        started = [report for report in with_notes if report.seconds is not None]
         events = [event for report in with_notes for event in report.events]
         notes = [report.note for report in reports if report.note is not None]
         locked = set[str]()
         try:
-            if begun:  # otherwise their first event or progress would count as their start
-                ids, leases = [report.id for report in begun], [report.lease for report in begun]
-                seconds = [report.seconds or 0.0 for report in begun]
+            # Record the start first. Otherwise the first event or progress would count as the start.
+            if started:
+                ids, leases = [report.id for report in started], [report.lease for report in started]
+                seconds = [report.seconds or 0.0 for report in started]
                 locked |= (await self._session.run(attempts.start(ids, leases, seconds))).locked
-            for some in chunks(events):
-                locked |= (await self._session.run(attempts.publish_many(some, skip_locked=True))).locked
+            for chunk in chunks(events):
+                locked |= (await self._session.run(attempts.publish_many(chunk, skip_locked=True))).locked
             if notes:
                 locked |= (await self._session.run(attempts.progress_many(notes))).locked
         except BadInput as error:
