@@ -252,7 +252,7 @@ class NotReady(HoldfastError):
 
 
 class Collision(NotReady):
-    """The transaction collided with another: a deadlock, a lock timeout, a serialization failure. Try again."""
+    """The transaction collided with another: a deadlock, a lock timeout, a failed serialization. Try again."""
 
 
 class DatabaseUnavailable(NotReady):
