@@ -252,7 +252,7 @@ class NotReady(HoldfastError):
 
 
 class Collision(NotReady):
-    """The transaction collided with another: a deadlock, a lock timeout, a failed serialization. Try again."""
+    """The transaction collided with another: a deadlock, a lock timeout or a failed serialization. Retry."""
 
 
 class DatabaseUnavailable(NotReady):
