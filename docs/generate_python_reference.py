@@ -31,7 +31,7 @@ from holdfast.values.options import TaskKeywords
 from holdfast.worker.worker import Worker
 
 PAGE = Path(__file__).parent / "reference" / "python.md"
-WIDTH = 100
+WIDTH = 88
 
 INTRODUCTION = """\
 # Python

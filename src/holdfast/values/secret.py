@@ -4,7 +4,7 @@
     async def charge(card: Secret[str]) -> None:
         await bank.charge(card.reveal())
 
-    charge.enqueue(card="4111 1111 1111 1111")
+    charge.enqueue(card=Secret("4111 1111 1111 1111"))
 
 The payload stores the value as `{"$secret": …}`. So everything that shows a payload (CLI, pages, logs) can
 recognise and `mask` it without knowing the task. `scrub` removes the values from exception texts. A secret is
