@@ -123,9 +123,24 @@ def test_an_absurd_delay_is_refused_and_the_job_stays_held(
 def test_an_absurd_delay_in_a_batch_leaves_no_job_unfinishable(
     sql: Session, held: Callable[..., Any]
 ) -> None:
-    jobs = [held(), held()]
-    assert sql.finish(jobs, "failed", delays=["150000 years", "-5 years"]) == []
-    assert [sql.job(job.id).state for job in jobs] == ["scheduled", "scheduled"]
+    jobs = [held(), held(), held()]
+    assert sql.finish(jobs, "failed", delays=["300000 years", "-5 years", None]) == []
+    assert [sql.job(job.id).state for job in jobs] == ["scheduled"] * 3
+
+
+@pytest.mark.parametrize("outcome", ["failed", "snoozed"])
+def test_the_event_of_a_report_has_the_time_at_which_its_job_is_due(
+    sql: Session, held: Callable[..., Any], outcome: str
+) -> None:
+    delays = ["300000 years", "-5 years", "7 seconds"]
+    jobs = [held() for _ in delays]
+    sql.finish(jobs, outcome, delays=delays)
+    for job in jobs:
+        (event,) = sql.rows("read_events", job_id=job.id)
+        assert sql.one("select %s::timestamptz", event.data["run_at"]) == sql.job(job.id).run_at
+    waits = [sql.job(job.id).run_at - sql.job(job.id).changed_at for job in jobs]
+    assert waits[1:] == [timedelta(0), timedelta(seconds=7)]
+    assert timedelta(days=36_524) <= waits[0] <= timedelta(days=36_525)
 
 
 def test_errors_are_kept_attempt_by_attempt(sql: Session, held: Callable[..., Any], clock: Clock) -> None:
@@ -228,6 +243,14 @@ def test_returned_jobs_go_before_fresh_ones_of_their_priority_in_their_old_order
     sql.finish(list(reversed(claimed[1:])), "released")
     sql.finish(claimed[:1])
     assert [job.id for job in sql.claim_all()] == ids[:15] + ids[15:] + fresh
+
+
+def test_interrupted_jobs_go_before_released_ones_of_the_same_batch(sql: Session) -> None:
+    ids = [row[0] for row in sql.rows("enqueue_many", tasks=["task"] * 4)]
+    outcomes = ["released", "interrupted", "released", "interrupted"]
+    jobs = sql.claim_all()
+    sql.rows("finish", ids=ids, leases=[job.lease for job in jobs], outcomes=outcomes)
+    assert [job.id for job in sql.claim_all()] == [ids[1], ids[3], ids[0], ids[2]]
 
 
 def test_a_batch_may_have_every_outcome_at_once(sql: Session, held: Callable[..., Any]) -> None:

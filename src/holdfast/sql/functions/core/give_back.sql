@@ -1,5 +1,9 @@
--- Send jobs whose attempts did not end them to where their outcome, their attempts and a
--- request to cancel send them: a part of finish().
+-- Write the failed, snoozed, released and interrupted reports of finish().
+--
+-- Failed and snoozed jobs become scheduled; released and interrupted ones become pending. A job
+-- that may not be tried again is dead, and a job that was asked to cancel is cancelled.
+--
+-- finish() has locked the rows, so their ctid stays valid.
 create or replace function holdfast.give_back(
   ids uuid[],
   leases uuid[],
@@ -38,8 +42,9 @@ begin
   perform holdfast.end_jobs(r.verb, array_agg(r.id), array_agg(r.error), now_at)
   from unnest(returned) r
   where r.verb in ('dead', 'cancelled')
-  group by r.verb
-  order by r.verb desc;
+  group by r.verb;
+  -- Interrupted jobs go to the returned lane (kind 1). Released jobs pass no kind: suspects stay
+  -- suspects. Interrupted jobs had started, so they get places before released ones.
   perform holdfast.return_jobs(
     array_agg(r.id), array_agg(r.error), case r.verb when 'released' then array_agg(r.id) else '{}' end,
     case r.verb when 'interrupted' then 1 end, now_at)
@@ -51,8 +56,9 @@ begin
   update holdfast.live j
   set
     state = 'scheduled',
-    run_at = now_at + least(greatest(coalesce(r.wait, interval '0'), interval '0'), interval '100 years'),
-    -- A snooze is not an attempt. The limit ends a job that snoozes forever.
+    run_at = now_at + r.wait,
+    -- Raise max_attempts, so that a snooze uses up no attempt. At 32767 it stops rising, so that a
+    -- job cannot snooze forever.
     max_attempts = case when r.verb = 'snoozed' then least(j.max_attempts + 1, 32767) else j.max_attempts end,
     last_error = coalesce(left(r.error, 10000), j.last_error),
     last_lease = j.lease,
@@ -61,12 +67,12 @@ begin
     worker_id = null,
     changed_at = now_at
   from (
-    select i.verb, i.error, i.wait, p.place
+    select i.verb, i.error, i.wait, p.row_id
     from unnest(returned) i
-    cross join lateral (select j.ctid as place from holdfast.live j where j.id = i.id offset 0) p
+    cross join lateral (select j.ctid as row_id from holdfast.live j where j.id = i.id offset 0) p
     where i.verb in ('failed', 'snoozed')
   ) r
-  where j.ctid = r.place;
+  where j.ctid = r.row_id;
 
   delete from holdfast.running x where x.job_id = any(array(select r.id from unnest(returned) r));
   return cardinality(returned);
@@ -74,10 +80,12 @@ end
 $$;
 comment on function holdfast.give_back(
   uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
-  'Send failed, snoozed, released and interrupted jobs to where they belong. Returns how many reports were '
-  'accepted.';
+  'Write failed, snoozed, released and interrupted reports, and change the state of their jobs. Returns how '
+  'many reports were accepted.';
 
--- Choose the next state of each job whose attempt did not end well: the `verb`.
+-- Return the accepted reports, each with the `verb` for its job: the outcome, or dead, or cancelled.
+--
+-- PL/pgSQL keeps the plan. A function in SQL is planned again in each transaction.
 create or replace function holdfast.returned_attempts(
   ids uuid[],
   leases uuid[],
@@ -90,7 +98,7 @@ create or replace function holdfast.returned_attempts(
   now_at timestamptz
 )
 returns holdfast.returned_attempt[]
-language plpgsql volatile -- its plan is kept, while a function in SQL is planned again in each transaction
+language plpgsql volatile
 as $$
 #variable_conflict use_column
 begin
@@ -108,11 +116,16 @@ begin
         when 'failed' then coalesce(r.error, 'failed')
       end,
       r.traceback,
-      case
-        when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue))
-        else r.delay
-      end,
-      -- An attempt that was interrupted or cancelled is no failure.
+      -- From 0 to 100 years. Without a delay it is 0, because greatest() ignores nulls.
+      least(
+        greatest(
+          case
+            when r.outcome = 'failed' then coalesce(r.delay, holdfast.retry_delay(j.task, j.attempt, l.queue))
+            else r.delay
+          end,
+          interval '0'),
+        interval '100 years'),
+      -- Do not count an interrupted attempt as a failure, or one whose job was asked to cancel.
       r.outcome = 'failed' and j.cancel_requested_at is null,
       date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)),
       case
@@ -133,10 +146,10 @@ end
 $$;
 comment on function holdfast.returned_attempts(
   uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
-  'Return the accepted reports of attempts that did not end well, with the next state of each job.';
+  'Return the accepted reports, each with the verb for its job: the outcome, or dead, or cancelled.';
 
--- Write the events of jobs that will be tried again, with their progress. The row in
--- `running` that holds it is deleted afterwards.
+-- Write the events of failed, snoozed and interrupted attempts. They include the progress,
+-- because give_back() then deletes it from `running`.
 create or replace function holdfast.log_returned(returned holdfast.returned_attempt[], now_at timestamptz)
 returns void
 language sql volatile
@@ -146,7 +159,7 @@ as $$
     array_agg(r.id), array_agg(l.queue), array_agg(j.task), array_agg(r.attempt), array_agg('job.' || r.verb),
     array_agg(jsonb_strip_nulls(jsonb_build_object(
       'error', left(r.error, 1000),
-      'run_at', case when r.verb <> 'interrupted' then now_at + coalesce(r.wait, interval '0') end,
+      'run_at', case when r.verb <> 'interrupted' then now_at + r.wait end,
       'progress', x.progress, 'stage', x.stage, 'step', x.step))),
     now_at)
   from unnest(returned) r
@@ -156,11 +169,17 @@ as $$
   where r.verb in ('failed', 'snoozed', 'interrupted')
 $$;
 comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamptz) is
-  'Write the events of attempts that failed, were snoozed or interrupted.';
+  'Write the events of failed, snoozed and interrupted attempts.';
 
--- Move held jobs back into a lane of `kind` beside their own, to new places in their old order.
--- Without a kind, suspects stay suspects: they had not started, so nothing has cleared them.
--- Jobs in `refunded` get the attempt of this claim back.
+-- Make held jobs pending again in their old order. Claims take them before fresh jobs.
+--
+-- Each job moves to the lane of this `kind` with its queue, priority and task: 1 for returned
+-- jobs, 2 for suspects. Without a kind, suspects stay suspects, because they had not started and
+-- nothing has cleared them; other jobs are returned. Jobs in `refunded` get the attempt of this
+-- claim back.
+--
+-- All of them get new places. A sequence that was reset would give places before the old ones,
+-- which check_places() refuses.
 create or replace function holdfast.return_jobs(
   ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
@@ -177,8 +196,8 @@ begin
     return;
   end if;
   perform holdfast.check_places(ids);
-  -- Kept in arrays: if the planner takes `live` for empty, a join would look up each lane once
-  -- for each job.
+  -- Look up each lane once, into arrays. A join would look it up for each job if the planner takes
+  -- `live` for empty.
   select
     array_agg(d.lane_id) as old,
     array_agg(holdfast.lane_of_kind(
@@ -200,20 +219,20 @@ begin
     worker_id = null,
     changed_at = now_at
   from (
-    -- nextval() is called above the sort; a join there would change the order.
-    select b.place, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
+    -- Call nextval() on the sorted rows. A join at this level could change their order.
+    select b.row_id, b.error, b.new_lane, nextval('holdfast.job_seq') as new_seq
     from (
-      select j.place, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane
+      select j.row_id, i.error, lanes.new[array_position(lanes.old, j.lane_id)] as new_lane
       from unnest(ids, errors) i (id, error)
       cross join lateral (
-        select j.ctid as place, j.lane_id, j.seq from holdfast.live j where j.id = i.id offset 0
+        select j.ctid as row_id, j.lane_id, j.seq from holdfast.live j where j.id = i.id offset 0
       ) j
       order by j.seq
     ) b
   ) o
-  where j.ctid = o.place;
+  where j.ctid = o.row_id;
   perform holdfast.wake_lanes(lanes.new);
 end
 $$;
 comment on function holdfast.return_jobs(uuid[], text[], uuid[], integer, timestamptz) is
-  'Make held jobs pending again, ahead of fresh ones and in their old order.';
+  'Make held jobs pending again in their old order. Claims take them before fresh jobs.';
