@@ -50,7 +50,8 @@ IDLE = {
     "upkeep": 1,
 }
 IDLE_WRITES = {"counted": 84, "most": 90}
-IDLE_BYTES = {"counted": 12_721, "most": 16_000}
+# Bytes differ from run to run, because the server prunes pages when it likes. Writes are exact.
+IDLE_BYTES = {"counted": 14_100, "most": 20_000}
 # claimer, fire, promote, recover, advance, fold_stats, upkeep, sweep; and in the keeper's thread: heartbeat,
 # keeper, watch
 LOOPS = 11
