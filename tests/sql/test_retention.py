@@ -324,6 +324,31 @@ def test_what_an_id_was_used_for_again_is_not_taken_along(
     assert {"job", "step"} <= traces(sql, again)
 
 
+def test_the_steps_of_a_finished_job_outlive_an_earlier_job_with_the_same_id(
+    sql: Session, configure: Configure, clock: Clock
+) -> None:
+    configure("mail", retention="10 days")
+    again = "0190b7f2-7f0e-7d7e-8d0a-3f1f6f3a0001"
+
+    def work() -> None:
+        sql.enqueue(queue="mail", id=again)
+        job = sql.claim_one()
+        sql.value("keep_step", id=job.id, lease=job.lease, name="one")
+        sql.finish([job])
+
+    work()
+    clock.advance(days=8)
+    sql("delete from holdfast.used_id where used_at < holdfast.clock() - interval '7 days'")
+    work()
+    clock.advance(days=3)
+    sweep(sql)
+    assert kept(sql) == {"mail": 1}
+    assert traces(sql, again) == {"finished", "step", "event_count"}
+    clock.advance(days=8)
+    sweep(sql)
+    assert traces(sql, again) == set()
+
+
 @pytest.mark.parametrize("table", ["finished", "event"])
 def test_an_archive_of_an_earlier_release_takes_the_columns_of_a_later_one(
     sql: Session, done: Done, configure: Configure, clock: Clock, table: str

@@ -1,21 +1,24 @@
 -- Delete finished jobs and events that are past the retention of their queue.
 --
--- A day past the longest retention is dropped as a whole (drop_partitions.sql), which costs
--- nothing. For queues with a shorter retention, rows are deleted from partitions that stay.
--- `finished` has no index by time, since every finish would pay for it. So partitions are
--- searched block by block, a little at a time, and only if they may hold expired rows:
+-- drop_partitions() drops the partition of a day past the longest retention, which costs almost
+-- nothing. For queues with a shorter retention, sweep() deletes rows from the partitions that
+-- stay; these rows are neither archived nor exported.
 --
---   pass   once through the whole partition: one when a queue's retention has passed for the
---          whole day, and a few while it passes. Every 24th part of the retention; for a large
---          partition every 5 minutes at most
---   tail   where a table grows at its end, the rows of one retention ago have expired by now. So
---          a queue that keeps nothing is cleared within three minutes, however large the
---          partition is
+-- `finished` has no index by time, because it would slow down every finish. So sweep() searches
+-- partitions block by block, and only those that may hold expired rows:
 --
--- With one retention for all queues only the default partitions are searched.
+--   pass   reads the whole partition. While the rows of its day expire, a pass runs every 24th
+--          part of the retention, and in a partition over 16 MB at most every 5 minutes. The
+--          last pass runs when the whole day has expired
+--   tail   reads only the blocks at the end that the table already had one shortest retention
+--          ago: their rows may have expired since. Large partitions do not slow this down, so a
+--          queue with retention 0 is cleared within three minutes
+--
+-- If all queues have the same retention, only the default partitions are searched.
 
--- Search partitions for expired rows, and delete expired dead letters. A worker calls this, and
--- returns at once if there is more.
+-- Search partitions for expired rows, and delete expired dead letters. A worker calls this about
+-- every 30 seconds, and again at once if it returns true. It does nothing within `rest` of the
+-- last sweep.
 -- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
@@ -50,7 +53,7 @@ end
 $$;
 comment on function holdfast.sweep(interval) is
   'Delete finished jobs, events and dead letters past the retention of their queue, for a fraction of a '
-  'second. Returns whether there is more. Does nothing if the last sweep was less than a rest ago.';
+  'second. Returns whether more is due. Does nothing within `rest` of the last sweep.';
 
 create or replace function holdfast.sweep_due(now_at timestamptz)
 returns boolean
@@ -62,7 +65,8 @@ as $$
 $$;
 comment on function holdfast.sweep_due(timestamptz) is 'Return whether a sweep has anything to do.';
 
--- The partitions to search now.
+-- List the partitions that can hold expired rows, and say whether a pass or a tail search is due.
+-- `under` is a hash of the retentions and `disposal`: if it changes, a new pass is due.
 create or replace function holdfast.sweeps(now_at timestamptz)
 returns table (
   parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean,
@@ -88,16 +92,17 @@ as $$
   cross join lateral (select pg_relation_size(p.place) / current_setting('block_size')::bigint as blocks) b
   cross join lateral (
     select
-      m.began_at is not null
+      m.began_at is not null -- a pass has begun
       or exists (
         select
         from unnest(k.spans) s (span)
         where (s.span < k.longest or p.low = '-infinity')
           and now_at - s.span > p.low
           and (
-            m.passed_at is null
-            or m.passed_at > now_at
-            or m.passed_under <> k.under
+            m.passed_at is null -- never searched
+            or m.passed_at > now_at -- the clock was set back
+            or m.passed_under <> k.under -- the settings have changed
+            -- The last pass began before all rows had expired. 2048 blocks are 16 MB.
             or m.passed_at - s.span < p.high
             and (
               now_at - m.passed_at >= greatest(
@@ -111,10 +116,14 @@ as $$
   where k.shortest < k.longest or p.low = '-infinity'
 $$;
 comment on function holdfast.sweeps(timestamptz) is
-  'Return which partitions may hold rows past the retention of their queue, and what is to be done.';
+  'Return the partitions that can hold rows past the retention of their queue, and whether a pass or a tail '
+  'search is due.';
 
--- Search for about a third of a second, 512 blocks at a time, beginning with the partitions that
--- were searched longest ago.
+-- Search for about 300 ms, 512 blocks at a time. Start with the partition that was searched longest
+-- ago, or never.
+--
+-- In `swept`, `hand` is the next block of the pass, and `tail` the next block of the tail search.
+-- `seen` is the table's length at `seen_at`.
 create or replace function holdfast.sweep_partitions(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -125,7 +134,7 @@ declare
   enough_at constant timestamptz := clock_timestamp() + interval '300 milliseconds';
   longest constant interval := holdfast.longest_retention();
   due record;
-  mark holdfast.swept;
+  position holdfast.swept;
   done integer := 0;
 begin
   delete from holdfast.swept m
@@ -135,44 +144,45 @@ begin
       order by s.touched_at nulls first, s.low desc
   loop
     exit when clock_timestamp() > enough_at;
-    select m.* into mark from holdfast.swept m where m.partition = due.partition;
+    select m.* into position from holdfast.swept m where m.partition = due.partition;
     if not found then
-      mark := jsonb_populate_record(mark, jsonb_build_object(
+      position := jsonb_populate_record(position, jsonb_build_object(
         'partition', due.partition, 'hand', 0, 'tail', due.blocks, 'seen', due.blocks, 'seen_at', now_at));
     end if;
     if due.tail_due then
-      while mark.tail < mark.seen and clock_timestamp() <= enough_at loop
+      while position.tail < position.seen and clock_timestamp() <= enough_at loop
         done := done + holdfast.sweep_blocks(
-          due.parent, due.partition, mark.tail, least(mark.tail + 512, mark.seen), now_at, longest);
-        mark.tail := least(mark.tail + 512, mark.seen);
+          due.parent, due.partition, position.tail, least(position.tail + 512, position.seen), now_at,
+          longest);
+        position.tail := least(position.tail + 512, position.seen);
       end loop;
-      if mark.tail >= mark.seen then
-        -- Sessions that write at the same time may fill some of the last blocks later.
-        mark.tail := greatest(mark.seen - 64, 0);
-        mark.seen := due.blocks;
-        mark.seen_at := now_at;
+      if position.tail >= position.seen then
+        -- Search the last 64 blocks again next time, because concurrent sessions may fill them later.
+        position.tail := greatest(position.seen - 64, 0);
+        position.seen := due.blocks;
+        position.seen_at := now_at;
       end if;
     end if;
     if due.pass_due then
-      if mark.began_at is null then
-        mark.began_at := now_at;
-        mark.began_under := due.under;
-        mark.hand := 0;
+      if position.began_at is null then
+        position.began_at := now_at;
+        position.began_under := due.under;
+        position.hand := 0;
       end if;
-      while mark.hand < due.blocks and clock_timestamp() <= enough_at loop
+      while position.hand < due.blocks and clock_timestamp() <= enough_at loop
         done := done + holdfast.sweep_blocks(
-          due.parent, due.partition, mark.hand, mark.hand + 512, now_at, longest);
-        mark.hand := mark.hand + 512;
+          due.parent, due.partition, position.hand, position.hand + 512, now_at, longest);
+        position.hand := position.hand + 512;
       end loop;
-      if mark.hand >= due.blocks then
-        mark.passed_at := mark.began_at;
-        mark.passed_under := mark.began_under;
-        mark.began_at := null;
+      if position.hand >= due.blocks then
+        position.passed_at := position.began_at;
+        position.passed_under := position.began_under;
+        position.began_at := null;
       end if;
     end if;
-    mark.touched_at := clock_timestamp();
+    position.touched_at := clock_timestamp();
     delete from holdfast.swept m where m.partition = due.partition;
-    insert into holdfast.swept select (mark).*;
+    insert into holdfast.swept select (position).*;
   end loop;
   return done;
 end
@@ -180,9 +190,15 @@ $$;
 comment on function holdfast.sweep_partitions(timestamptz) is
   'Delete finished jobs and events past the retention of their queue. Returns how many.';
 
--- Of a day, delete rows of queues with less than the longest retention: the others go with the
--- day. Of a default partition, delete all expired rows, archived or exported first if disposal
--- says so. Events stay with a live job or a dead letter.
+-- Delete the expired rows in some blocks of a partition.
+--
+-- In the partition of a day, these are rows of queues with less than the longest retention:
+-- drop_partitions() removes the others with the day. In a default partition, these are the
+-- expired rows of all queues. If `disposal` is archive, those past the longest retention are
+-- copied to the archive. If it is export, queues with the longest retention keep their rows until
+-- they are exported.
+--
+-- The events of a live job or a dead letter stay.
 create or replace function holdfast.sweep_blocks(
   parent text, partition text, from_block bigint, to_block bigint, now_at timestamptz, longest interval)
 returns integer
@@ -193,7 +209,8 @@ declare
   time_column constant text := case parent when 'finished' then 'finished_at' else 'at' end;
   is_default constant boolean := partition = parent || '_default';
   disposal constant text := (select q.disposal from holdfast.queue q where q.name = '*');
-  past constant timestamptz := case
+  -- Before this time, rows of queues with the longest retention have expired.
+  longest_cutoff constant timestamptz := case
     when not is_default then '-infinity'
     when disposal = 'export' then least(
       now_at - longest,
@@ -202,11 +219,12 @@ declare
     else now_at - longest
   end;
   queues constant text[] := array(select r.queue from holdfast.retentions() r order by r.queue);
-  pasts constant timestamptz[] := array(
-    select case when r.span < longest then now_at - r.span else past end from holdfast.retentions() r
-      order by r.queue);
-  others constant timestamptz := pasts[array_position(queues, '*')];
-  archives boolean := false;
+  cutoffs constant timestamptz[] := array(
+    select case when r.span < longest then now_at - r.span else longest_cutoff end
+    from holdfast.retentions() r
+    order by r.queue);
+  default_cutoff constant timestamptz := cutoffs[array_position(queues, '*')];
+  must_archive boolean := false;
   columns text;
   ids uuid[];
 begin
@@ -214,9 +232,9 @@ begin
     execute format(
       'select exists (select from holdfast.%I o where o.ctid >= $1 and o.ctid < $2 and o.%I < $3)', partition,
       time_column)
-    into archives
-    using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, past;
-    if archives then
+    into must_archive
+    using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, longest_cutoff;
+    if must_archive then
       perform holdfast.make_archive(parent);
       -- By name, since the columns of the archive may be in another order.
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns
@@ -226,15 +244,17 @@ begin
         and not a.attisdropped;
     end if;
   end if;
+  -- $1 and $2 are the queues with a retention and their cutoffs, and $5 is the cutoff of all other
+  -- queues. The blocks are from $3 up to $4. Rows before $6 are archived.
   execute format(
     'with gone as (
        delete from holdfast.%1$I t
        where t.ctid = any(array(
          select o.ctid
          from holdfast.%1$I o
-         left join unnest($1, $2) k (queue, past) on k.queue = o.queue
+         left join unnest($1, $2) k (queue, cutoff) on k.queue = o.queue
          where o.ctid >= $3 and o.ctid < $4
-           and o.%2$I < coalesce(k.past, $5) %3$s))
+           and o.%2$I < coalesce(k.cutoff, $5) %3$s))
        returning t.*
      ) %4$s
      select array_agg(g.%5$I) from gone g',
@@ -242,12 +262,13 @@ begin
     case parent when 'event' then
       'and not exists (select from holdfast.live j where j.id = o.job_id offset 0)
        and not exists (select from holdfast.dead_letter d where d.id = o.job_id offset 0)' end,
-    case when archives then format(
+    case when must_archive then format(
       ', kept as (insert into holdfast_archive.%1$I (%2$s) select %2$s from gone g where g.%3$I < $6)',
       partition, columns, time_column) end,
     case parent when 'finished' then 'id' else 'job_id' end)
   into ids
-  using queues, pasts, format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, others, past;
+  using queues, cutoffs, format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, default_cutoff,
+    longest_cutoff;
   if parent = 'finished' then
     perform holdfast.forget_rest(ids);
   end if;
@@ -257,7 +278,8 @@ $$;
 comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestamptz, interval) is
   'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
--- Delete what is kept in other tables for jobs that are gone. An id may have been used again since.
+-- Delete the errors, steps, checkpoints and event counts of these jobs, whose rows are deleted
+-- already. Skip an id that another job has now: a caller may use an id again after 7 days.
 create or replace function holdfast.forget_rest(ids uuid[])
 returns void
 language plpgsql volatile
@@ -267,11 +289,22 @@ set jit = off
 as $$
 #variable_conflict use_column
 declare
+  -- Most jobs have none of these rows. So find those rows first: `finished` must be searched
+  -- partition by partition.
   gone constant uuid[] := array(
-    select i.id
-    from unnest(ids) i (id)
-    where not exists (select from holdfast.live j where j.id = i.id offset 0)
-      and not exists (select from holdfast.dead_letter d where d.id = i.id offset 0));
+    select r.job_id
+    from (
+      select e.job_id from holdfast.attempt_error e where e.job_id = any(ids)
+      union
+      select s.job_id from holdfast.step s where s.job_id = any(ids)
+      union
+      select c.job_id from holdfast.checkpoint c where c.job_id = any(ids)
+      union
+      select c.job_id from holdfast.event_count c where c.job_id = any(ids)
+    ) r
+    where not exists (select from holdfast.live j where j.id = r.job_id offset 0)
+      and not exists (select from holdfast.dead_letter d where d.id = r.job_id offset 0)
+      and not exists (select from holdfast.finished f where f.id = r.job_id offset 0));
 begin
   if cardinality(gone) = 0 then
     return;
