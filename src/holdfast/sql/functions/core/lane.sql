@@ -160,5 +160,5 @@ as $$
   order by p.n
 $$;
 comment on function holdfast.places(text[], text[], integer[], integer[]) is
-  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane, the default '
-  'of max_attempts, and the limit of payloads.';
+  'Return what a bulk COPY into holdfast.job needs for each task, queue and priority: the lane and '
+  'max_attempts. Each row also says whether the session may COPY, and what time it is.';

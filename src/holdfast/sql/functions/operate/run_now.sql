@@ -1,4 +1,5 @@
--- Make a scheduled job pending without waiting for its time or backoff.
+-- Make a scheduled job pending now, before its time or the end of its backoff. A job in any other
+-- state stays as it is. A job without attempts left dies.
 -- holdfast: role operator
 create or replace function holdfast.run_now(id uuid)
 returns text
@@ -8,28 +9,32 @@ as $$
 #variable_conflict use_column
 declare
   now_at timestamptz := holdfast.clock();
-  known text;
+  found_state text;
 begin
   perform holdfast.check_job(run_now.id);
-  -- By the id alone: with the state in the condition, the planner might use the index of scheduled jobs.
-  select j.state into known from holdfast.live j where j.id = run_now.id;
-  if known = 'scheduled' then
-    select j.state into known from holdfast.live j where j.id = run_now.id for update;
+  -- Search by id only. With `state` in the condition, the planner may read the index of scheduled
+  -- jobs, which starts with many dead entries.
+  select j.state into found_state from holdfast.live j where j.id = run_now.id;
+  -- Lock only a scheduled job, so that this call does not wait for the report of a running one.
+  if found_state = 'scheduled' then
+    select j.state into found_state from holdfast.live j where j.id = run_now.id for update;
   end if;
-  if known = 'scheduled' then
+  if found_state = 'scheduled' then
     perform holdfast.make_pending_now(run_now.id, now_at);
     perform holdfast.note('run now', run_now.id::text);
   end if;
-  select v.state into known from holdfast.job(run_now.id) v;
-  if known is null then
+  select v.state into found_state from holdfast.job(run_now.id) v;
+  if found_state is null then
     perform holdfast.refuse_job(run_now.id);
   end if;
-  return known;
+  return found_state;
 end
 $$;
-comment on function holdfast.run_now(uuid) is 'Make a scheduled job pending at once. Returns its new state.';
+comment on function holdfast.run_now(uuid) is
+  'Make a scheduled job pending now. Returns the state of the job, which is unchanged if it was not '
+  'scheduled.';
 
--- The caller has locked the job. reschedule() also calls this.
+-- Make a scheduled job pending, for run_now() and reschedule(). The caller has locked it.
 create or replace function holdfast.make_pending_now(id uuid, now_at timestamptz)
 returns void
 language plpgsql volatile
