@@ -73,12 +73,12 @@ begin
       changed_at = now_at
     from (
       -- In the order of the lane, as they are read: an ORDER BY here would sort them.
-      select j.place, l.queue, l.priority, sum(j.bytes) over () as total
+      select j.row_id, l.queue, l.priority, sum(j.bytes) over () as total
       from holdfast.attending(consumer, now_at)
       cross join lanes l
       cross join lateral (
         select
-          j.ctid as place,
+          j.ctid as row_id,
           holdfast.bytes_at_most(j.payload) + coalesce(holdfast.bytes_at_most(j.headers), 0) as bytes
         from holdfast.live j
         where j.lane_id = l.id
@@ -92,7 +92,7 @@ begin
       where l.kind <> 2
         and (select count(*) from lanes) = 1
     ) p
-    where j.ctid = p.place
+    where j.ctid = p.row_id
       and p.total <= room -- otherwise claim_by_level() measures the payloads one by one
     returning
       j.id, j.task, j.payload, j.attempt, j.lease, j.max_attempts, p.queue, p.priority::integer,
@@ -110,9 +110,8 @@ begin
 end
 $$;
 comment on function holdfast.claim(uuid, uuid, text[], text[], integer, integer) is
-  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs'
-  ' above that '
-  'priority. A missing worker id or lease is generated.';
+  'Claim up to amount pending jobs for one worker under one lease, most urgent first; with above, only jobs '
+  'above that priority. A missing worker id or lease is generated.';
 
 create or replace function holdfast.attending(worker uuid, now_at timestamptz)
 returns setof boolean

@@ -96,4 +96,4 @@ begin
 end
 $$;
 comment on function holdfast.death_details(uuid[], text[]) is
-  'Return for each of these jobs what its event `job.dead` says: the error and how far the job was.';
+  'Return the data of the event `job.dead` for each of these jobs: its error and its last progress.';

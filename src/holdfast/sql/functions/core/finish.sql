@@ -1,20 +1,26 @@
 -- Report the outcomes of many jobs in one statement.
 --
--- Outcomes: completed (with a result), cancelled, failed (retried by the policy, or after
--- `delays`, or not at all if `retries` is false), snoozed (back after `delays`, no attempt used
--- up), released (never started: back at once, the attempt refunded), interrupted (back at once,
--- the attempt counted). Arrays are as long as `ids`, or null. Outcomes default to completed,
--- and one lease may stand for all.
+-- Outcomes:
 --
--- A report counts only under the lease of the current claim. Refused reports are returned, each
--- with its SQLSTATE. A report that is repeated, because the reply to the first was lost, counts
--- as accepted.
+--   completed     the job has ended, and may have a result
+--   cancelled     the job has ended
+--   failed        the job is tried again by the retry policy, or after `delays`, or not at all if
+--                 `retries` is false
+--   snoozed       the job is tried again after `delays`, and the snooze uses up no attempt
+--   released      the job never started: it is pending at once, and its attempt is refunded
+--   interrupted   the job is pending at once, and its attempt stays counted
+--
+-- The other arrays are as long as `ids`, or null. Without an outcome a job is completed. A single
+-- lease is used for all ids.
+--
+-- A report is accepted only under the lease of the current claim. Refused reports are returned,
+-- each with its SQLSTATE. If the reply was lost and a report is repeated, it is accepted too.
 --
 -- With `skip_locked` the call does not wait for jobs that another transaction has locked, such
 -- as an open cancel. It leaves such a job as it is and returns it as 55P03; report on it again
 -- a little later. Set a `lock_timeout` too, for a lock that is taken while the function runs.
 --
--- Lock order: rows of `live` by id, then everything that hangs on them.
+-- Lock order: rows of `live` by id, then the rows of other tables that belong to these jobs.
 --
 -- The body is long on purpose: each step that is a function of its own would cost a single
 -- report 5 to 10 µs of 170. Steps that only some reports need are functions.
@@ -49,10 +55,10 @@ declare
   shown uuid[];
   found record;
   lanes record;
-  places tid[];
+  row_ids tid[];
   started boolean;
-  maybe uuid[] := '{}'; -- those that may have events
-  ended uuid[] := '{}'; -- those that the first round has ended
+  maybe uuid[] := '{}'; -- jobs that may have events
+  ended uuid[] := '{}'; -- jobs that the first round has ended
   lowest uuid;
   highest uuid;
   begun_at timestamptz;
@@ -69,23 +75,23 @@ begin
   end if;
   shown := leases;
 
-  -- If all outcomes are good and the ids are sorted, the rows are written without a lock
-  -- beforehand: the delete locks them in that order. If a row changes meanwhile, or other
-  -- statements follow, all rows are locked first, in the order of ids, and read under the locks.
+  -- If all outcomes are completed or cancelled and the ids are sorted, no row is locked beforehand:
+  -- the delete locks them in that order. If a row changes meanwhile, or there are other outcomes,
+  -- all rows are locked first, in the order of ids, and read under the locks.
   --
   -- With skip_locked, the rows are also locked first if a transaction has touched one of them
   -- since its claim, because that transaction may still be open. (Always locking them would cost
-  -- 0.7 µs a job of 6.3.) If a row is locked between the look and the write, this call waits for
-  -- it up to its lock_timeout, and fails.
+  -- 0.7 µs a job of 6.3.) If a row is locked after it was read and before it is written, this call
+  -- waits for it up to its lock_timeout, and then fails.
   loop
     if locked and skip_locked then
       -- Lock and read at once, so that the result lacks the jobs that others have locked.
       select
-        array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
+        array_agg(k.id) as ids, array_agg(k.row_id) as row_ids, array_agg(k.lane_id) as lanes,
         array_agg(k.id) filter (where k.came_back) as came_back, false as touched
       into found
       from (
-        select j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
+        select j.id, j.ctid as row_id, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back
         from holdfast.live j
         where j.id = any(ids)
           and j.lease = any(array(select distinct l from unnest(leases) l))
@@ -102,12 +108,12 @@ begin
         ) j;
       end if;
       select
-        array_agg(k.id) as ids, array_agg(k.place) as places, array_agg(k.lane_id) as lanes,
+        array_agg(k.id) as ids, array_agg(k.row_id) as row_ids, array_agg(k.lane_id) as lanes,
         array_agg(k.id) filter (where k.came_back) as came_back, bool_or(k.touched) as touched
       into found
       from (
         select
-          j.id, j.ctid as place, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back,
+          j.id, j.ctid as row_id, j.lane_id, j.attempt > 1 or j.headers ? 'resumes' as came_back,
           j.xmax <> j.xmin and j.xmax <> '0' as touched
         from holdfast.live j
         where j.id = any(ids)
@@ -121,18 +127,18 @@ begin
     maybe := maybe || coalesce(found.came_back, '{}');
     lowest := least(lowest, found.ids[1]);
     highest := greatest(highest, found.ids[cardinality(found.ids)]);
-    if found.ids = ids then -- so they are sorted and distinct
-      places := found.places;
+    if found.ids = ids then -- so the ids are sorted and distinct
+      row_ids := found.row_ids;
     elsif locked then
       perform holdfast.refuse_doubles(ids);
-      places := array(
-        select found.places[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n)
+      row_ids := array(
+        select found.row_ids[array_position(found.ids, i.id)] from unnest(ids) with ordinality i (id, n)
           order by i.n
       );
-      if skip_locked then -- nothing below may take a skipped job for an accepted one
+      if skip_locked then -- without its lease, a skipped job matches no statement below
         leases := array(
-          select case when r.place is not null or r.id = any(ended) then r.lease end
-          from unnest(ids, leases, places) with ordinality r (id, lease, place, n)
+          select case when r.row_id is not null or r.id = any(ended) then r.lease end
+          from unnest(ids, leases, row_ids) with ordinality r (id, lease, row_id, n)
           order by r.n
         );
       end if;
@@ -140,21 +146,21 @@ begin
       locked := true;
       continue;
     end if;
-    -- Look up each lane once instead of once a job. While anyone holds an old snapshot, a look-up
-    -- walks over one row version for each move of the head.
+    -- Look up each lane once, not once for each job. While any session holds an old snapshot, a
+    -- look-up reads one dead row version for each move of the head.
     select array_agg(l.id) as ids, array_agg(l.queue) as queues,
       array_agg(l.priority) as priorities into lanes
     from holdfast.lane l
     where l.id = any(found.lanes);
-    now_at := holdfast.clock(); -- only now: the wait for a lock may have been long
+    now_at := holdfast.clock(); -- read it here, because the wait for a lock may have been long
     begun_at := coalesce(begun_at, now_at);
     started := exists (select from holdfast.running x where x.job_id = any(ids));
 
     with gone as (
       delete from holdfast.live j
-      using unnest(ids, leases, places, outcomes, results, errors, durations) r (
-        id, lease, place, outcome, result, error, duration)
-      where j.ctid = r.place
+      using unnest(ids, leases, row_ids, outcomes, results, errors, durations) r (
+        id, lease, row_id, outcome, result, error, duration)
+      where j.ctid = r.row_id
         and j.id = r.id
         and j.lease = r.lease
         and (r.outcome is null or r.outcome in ('completed', 'cancelled'))
@@ -163,7 +169,7 @@ begin
         j.created_at, j.claimed_at,
         coalesce(r.outcome, 'completed') as outcome, r.result, coalesce(r.error, j.last_error) as last_error,
         array_position(lanes.ids, j.lane_id) as lane,
-        -- Not before the claim and not after now: the worker measured by its own clock.
+        -- Keep the start between the claim and now, because the worker measured by its own clock.
         greatest(
           coalesce(
             case when started
@@ -207,14 +213,15 @@ begin
     select count(*), array_agg(g.id) into amount, ended from gone g;
 
     accepted := accepted + amount;
-    -- An event may have been published between the look and the write.
+    -- An event may have been published after the first check and before the delete.
     started := started or exists (select from holdfast.running x where x.job_id = any(ids));
     exit when locked or accepted = cardinality(ids);
     locked := true;
   end loop;
 
-  -- Not under an older snapshot: if progress was reported meanwhile, this delete would break the
-  -- transaction of a handler that finishes its own job. upkeep() sweeps what stays behind.
+  -- Only in READ COMMITTED. A handler may finish its own job in a transaction with an older
+  -- snapshot. If progress was reported meanwhile, this delete would make that transaction fail.
+  -- upkeep() deletes the rows that stay.
   if started and current_setting('transaction_isolation') = 'read committed' then
     maybe := maybe || array(select x.job_id from holdfast.running x where x.job_id = any(ids));
     delete from holdfast.running x
@@ -224,7 +231,8 @@ begin
   if maybe <> '{}' or 'cancelled' = any(outcomes) then
     perform holdfast.log_ends(ids, leases, outcomes, maybe, begun_at);
   end if;
-  -- Look at this range only: while anyone holds an old snapshot, a look walks over all earlier waiters.
+  -- Search only this range of ids. While any session holds an old snapshot, a search of the whole
+  -- index would read all waiters that were deleted since.
   if accepted > 0 and exists (select from holdfast.waiter w where w.job_id between lowest and highest) then
     perform holdfast.tell_waiters(ids);
   end if;
@@ -242,8 +250,8 @@ begin
       from unnest(ids, shown, outcomes) r (id, lease, outcome)
       cross join lateral holdfast.verdict(r.id, r.lease, coalesce(r.outcome, 'completed')) v
       where v.sqlstate is not null
-        -- Still held under this lease, so it was skipped. A repeated report is accepted even if another claim
-        -- holds the job.
+        -- The job is still held under this lease, so it was skipped. A repeated report is accepted even
+        -- if another claim holds the job.
         or (skip_locked
           and exists (select from holdfast.live j where j.id = r.id and j.lease = r.lease offset 0));
   end if;
@@ -277,7 +285,8 @@ as $$
   where r.outcome = 'cancelled'
     or (
       r.id = any(maybe)
-      -- Not under an older snapshot: another event that was written meanwhile would break the transaction.
+      -- Only in READ COMMITTED: under an older snapshot, an event that another session wrote meanwhile
+      -- would make the transaction fail.
       and current_setting('transaction_isolation') = 'read committed'
       and exists (select from holdfast.event_count c where c.job_id = r.id offset 0)
     )

@@ -16,7 +16,8 @@ $$;
 comment on function holdfast.bytes_at_most(jsonb) is
   'Return an upper bound of the size of a payload as it is sent, without unpacking it.';
 
--- Return how many of the first jobs fit. It unpacks no more payloads than that.
+-- Return how many of the first jobs fit, and unpack no more payloads than that. `places` are the
+-- row ids (ctid) of the jobs.
 create or replace function holdfast.fitting(places tid[], room bigint)
 returns table (amount integer, bytes bigint)
 language plpgsql volatile
@@ -24,12 +25,12 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  place tid;
+  row_id tid;
   size integer;
 begin
   amount := 0;
   bytes := 0;
-  foreach place in array places loop
+  foreach row_id in array places loop
     select
       case when pg_column_compression(j.payload) is null then pg_column_size(j.payload)
         else octet_length(j.payload::text) end
@@ -38,7 +39,7 @@ begin
         else octet_length(j.headers::text) end, 0)
     into size
     from holdfast.live j
-    where j.ctid = place;
+    where j.ctid = row_id;
     exit when bytes + size > room;
     amount := amount + 1;
     bytes := bytes + size;

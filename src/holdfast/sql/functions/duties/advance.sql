@@ -61,12 +61,12 @@
 --
 -- The index of scheduled jobs has a mark of the same kind, `due_from`: no scheduled job is
 -- due before it. A job is scheduled only for a time after its writer took the lock. So when
--- a writer has ended, the index is searched from the last time when that writer was not there.
--- A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote() reads
--- from there.
+-- a writer has ended, the index is searched from the time of the last run before that writer was
+-- seen. A second mark, `promote_from`, also passes scheduled jobs that have a locker: promote()
+-- reads from there.
 --
--- The parts are in writers.sql, move_heads.sql, lockers.sql and due_from.sql. check_heads.sql
--- repairs what a broken promise left.
+-- The parts are in writers.sql, move_heads.sql, lockers.sql and due_from.sql. check_heads.sql moves
+-- a head back if it has passed a job all the same.
 --
 -- The body is long on purpose: its steps share the proof, and their order is the proof.
 -- holdfast: role worker
@@ -87,7 +87,7 @@ declare
   open text[]; -- the writers that are open now
   watch holdfast.writer_watch; -- the notes of the last run, updated by this one
   seen record; -- the known facts about the open writers
-  late record; -- from where the writers that have ended may have left jobs
+  late record; -- the first place and time at which the ended writers may have left jobs
   unlocked record; -- the same for the lockers that have ended
   set_back boolean; -- the clock was set back since the last run
   next_xid xid8 := pg_snapshot_xmax(pg_current_snapshot());
@@ -116,7 +116,7 @@ begin
     watch.mark_xid := next_xid;
     watch.mark_at := now_at;
   end if;
-  watch.old_xid := least(watch.old_xid, next_xid); -- above it only in a database restored elsewhere
+  watch.old_xid := least(watch.old_xid, next_xid); -- it is higher only after a restore elsewhere
 
   select
     coalesce(array_agg(w.writer), '{}') as writers,
@@ -144,7 +144,7 @@ begin
   select least(watch.seq, min(w.since)) as seq, least(watch.at, min(w.since_at)) as at into late
   from unnest(watch.writers, watch.since, watch.since_at) w (writer, since, since_at)
   where w.writer <> all(open);
-  -- First find out which lockers have ended, then look for the jobs that they left.
+  -- Find the ended lockers first, and the jobs that they left second.
   with ended as (
     delete from holdfast.locker k where not holdfast.is_open(k.xid, next_xid) returning k.seq, k.run_at
   )

@@ -22,7 +22,7 @@ declare
   begun constant timestamptz := clock_timestamp();
   oldest constant timestamptz := case when all_of_them then '-infinity'
     else holdfast.clock() - interval '1 minute' end;
-  places tid[];
+  row_ids tid[];
   total integer := 0;
 begin
   perform holdfast.check_isolation('fold_stats');
@@ -30,10 +30,10 @@ begin
     return 0;
   end if;
   loop
-    places := array(select d.ctid from holdfast.stat_delta d where d.at >= oldest order by d.at limit 1000);
-    exit when places = '{}';
+    row_ids := array(select d.ctid from holdfast.stat_delta d where d.at >= oldest order by d.at limit 1000);
+    exit when row_ids = '{}';
     with gone as (
-      delete from holdfast.stat_delta d where d.ctid = any(places) returning d.*
+      delete from holdfast.stat_delta d where d.ctid = any(row_ids) returning d.*
     ),
     grouped as materialized (
       select
@@ -85,8 +85,8 @@ begin
       run_seconds = stat.run_seconds + excluded.run_seconds,
       waits = holdfast.add_counts(stat.waits, excluded.waits),
       runs = holdfast.add_counts(stat.runs, excluded.runs);
-    total := total + cardinality(places);
-    exit when cardinality(places) < 1000 or clock_timestamp() > begun + interval '1 second';
+    total := total + cardinality(row_ids);
+    exit when cardinality(row_ids) < 1000 or clock_timestamp() > begun + interval '1 second';
   end loop;
   return total;
 end

@@ -1,5 +1,5 @@
--- Move heads, for advance(): the safe head up to a proven place, the eager head past what a long
--- transaction holds back. advance.sql explains both.
+-- Move heads for advance(): the safe head moves up to a proven place, and the eager head moves past
+-- jobs that a long transaction holds back. advance.sql explains both.
 
 -- Move the heads up to `proven`: no job can still appear at or below it.
 create or replace function holdfast.advance_safe_heads(proven bigint, next_xid xid8)
@@ -40,12 +40,14 @@ $$;
 comment on function holdfast.advance_safe_heads(bigint, xid8) is
   'Move the heads up to a place below which no job can appear any more.';
 
--- Let claims read past what a long transaction holds back: past places of jobs still to
--- come, and past jobs that a locker below `old_xid` holds. The passed jobs are read twice: to
--- find the new head, and to note their lockers. The second read notes whatever transaction
--- holds them by then.
+-- Let claims read past the jobs that a long transaction holds back. These are jobs that it has not
+-- committed yet, and pending jobs whose locker is below `old_xid`.
 --
--- Each savepoint is a locker of its own. With more than a thousand, no locked job is passed.
+-- Locked jobs are read twice: to find the new head, and to note their lockers. The second read
+-- notes the transactions that hold the jobs at that moment.
+--
+-- Each savepoint is a locker of its own. If there are more than a thousand lockers, heads pass no
+-- locked job.
 create or replace function holdfast.advance_eager_heads(most bigint, old_xid xid8)
 returns integer
 language plpgsql volatile
@@ -121,12 +123,14 @@ begin
 end
 $$;
 comment on function holdfast.advance_eager_heads(bigint, xid8) is
-  'Let claims read past what a long transaction holds back, up to a given place.';
+  'Let claims read past jobs that a long transaction holds back, up to a given place.';
 
--- Let claims find jobs that came late, at or above `from_seq`, between a safe head and the
--- head that is ahead of it. They get a new place. If one lane has a thousand or more, its
--- head goes back to them instead. Workers that their commit woke found nothing, so they are
--- woken again.
+-- Let claims find jobs that committed late, at or above `from_seq`, between a safe head and the
+-- head that is ahead of it. These jobs get new places. If a lane has a thousand or more of them,
+-- its head goes back to the first instead.
+--
+-- The commit of these jobs woke workers, but they found nothing behind the head. So wake them
+-- again.
 create or replace function holdfast.include_late_jobs(from_seq bigint)
 returns void
 language plpgsql volatile
@@ -137,10 +141,10 @@ declare
   lanes integer[];
 begin
   with late as materialized (
-    select l.id as lane_id, j.place, j.seq, count(*) over (partition by l.id) >= many as are_many
+    select l.id as lane_id, j.row_id, j.seq, count(*) over (partition by l.id) >= many as are_many
     from holdfast.lane l
     cross join lateral (
-      select j.ctid as place, j.seq
+      select j.ctid as row_id, j.seq
       from holdfast.live j
       where j.lane_id = l.id
         and j.state = 'pending'
@@ -162,10 +166,10 @@ begin
     update holdfast.live j
     set seq = o.new_seq
     from (
-      select late.place, nextval('holdfast.job_seq') as new_seq
-      from (select late.place from late where not late.are_many order by late.seq) late
+      select late.row_id, nextval('holdfast.job_seq') as new_seq
+      from (select late.row_id from late where not late.are_many order by late.seq) late
     ) o
-    where j.ctid = o.place
+    where j.ctid = o.row_id
   )
   select array_agg(distinct late.lane_id) into lanes from late;
   if lanes is not null then
@@ -174,16 +178,15 @@ begin
 end
 $$;
 comment on function holdfast.include_late_jobs(bigint) is
-  'Make jobs that came late reachable for claims: give them a new place, or move the head back if they are '
-  'many.';
+  'Make jobs that committed late reachable for claims: give them new places, or move the head back if there '
+  'are many.';
 
--- Each move writes a new version of the lane's row, so a move must gain enough places. With
--- more lanes it must gain more.
+-- Return how many places a move must gain. Each move writes a new version of the lane's row, so
+-- small moves are not worth it. With more lanes a move must gain more.
 --
--- Every enqueue and claim walks over dead versions, which cannot be cleaned up while an old
--- snapshot is held. So the step also grows with their number. Then both the dead versions
--- and the index entries that a claim walks over grow only with the square root of the jobs
--- done.
+-- Every enqueue and claim reads over the dead versions, which cannot be removed while a session
+-- holds an old snapshot. So the step also grows with their number. Then both the dead versions
+-- and the index entries that a claim reads over grow only with the square root of the jobs done.
 create or replace function holdfast.head_step()
 returns bigint
 language sql stable

@@ -2,8 +2,8 @@
 -- Make due jobs pending: delayed jobs at the end of their lane, retried and snoozed jobs in
 -- the returned lane, so that a retry does not wait behind a million others.
 --
--- The index is read from a low-water mark. At its beginning lie the entries of all jobs
--- promoted since the oldest snapshot that anyone holds: see advance.sql.
+-- The index is read from the mark `promote_from`. Before it lie the entries of all jobs that were
+-- promoted since the oldest snapshot that any session holds: see advance.sql.
 --
 -- One call promotes at most `amount` jobs, so that a flood of due jobs does not take the
 -- server from others. The result is an interval and not a time, since the caller's clock may
@@ -42,7 +42,7 @@ begin
     begin
       next_tick := now_at + holdfast.fire();
     exception when others then
-      next_tick := now_at + interval '1 second'; -- jobs do not wait for what stops schedules
+      next_tick := now_at + interval '1 second'; -- an error in schedules must not stop jobs
       perform holdfast.note_duty('fire', sqlerrm);
     end;
   end if;
@@ -85,8 +85,8 @@ comment on function holdfast.promote(integer, boolean) is
   'of 0.2 rely on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
 
--- The caller has locked these scheduled jobs. They become pending in the order given. A job that
--- has no attempts left, because the maximum was lowered, dies instead.
+-- Make scheduled jobs pending, in the order given. The caller has locked them. A job that has no
+-- attempts left, because the maximum was lowered, dies instead.
 create or replace function holdfast.make_pending(ids uuid[], now_at timestamptz)
 returns void
 language plpgsql volatile
@@ -110,13 +110,13 @@ begin
       seq = o.new_seq,
       changed_at = now_at
     from (
-      -- nextval() is called above the sort; a join there would change the order.
-      select d.place, d.new_lane, nextval('holdfast.job_seq') as new_seq
+      -- Call nextval() on the sorted rows. A join at this level could change their order.
+      select d.row_id, d.new_lane, nextval('holdfast.job_seq') as new_seq
       from (
-        select j.place, s.new_lane
+        select j.row_id, s.new_lane
         from unnest(ids) with ordinality i (id, n)
         cross join lateral (
-          select j.ctid as place, j.lane_id, j.attempt from holdfast.live j where j.id = i.id offset 0
+          select j.ctid as row_id, j.lane_id, j.attempt from holdfast.live j where j.id = i.id offset 0
         ) j
         join (
           select k.lane_id, k.again,
@@ -127,7 +127,7 @@ begin
         order by i.n
       ) d
     ) o
-    where j.ctid = o.place
+    where j.ctid = o.row_id
     returning j.lane_id
   )
   select array_agg(distinct m.lane_id) into lanes from moved m;

@@ -3,14 +3,14 @@
 --
 -- A worker is lost when it has sent no heartbeat for its lease time *while recover()
 -- was looking*. After an outage no worker is lost, because a 40 s outage would otherwise
--- declare every live worker dead. A worker gets a whole lease from now if the last look
--- lies in the future, or is longer ago than usual by half the worker's lease.
+-- declare every live worker dead. A worker gets a whole lease time from now if the last look
+-- lies in the future, or is longer ago than usual by half the worker's lease time.
 --
--- The usual interval is the shorter of the last two, so cron may also look once a
--- minute. An outage can hide in intervals as long as that, so a worker must also have
--- been silent for two of them.
+-- The usual interval is the shorter of the last two between looks, so cron may also look once a
+-- minute. An outage within such a long interval goes unnoticed, so a worker must also have been
+-- silent for two intervals.
 --
--- With a timeout given by hand there is no such grace: the caller knows.
+-- A timeout given by hand replaces the lease time, and there is no such grace.
 --
 -- take_back() decides which jobs pay for the death of a worker.
 --
@@ -50,7 +50,7 @@ begin
       and w.left_at is null
       and w.heartbeat_at + recover.timeout < now_at;
   elsif holdfast.try_duty('recover') then
-    -- Soon after a crash, so that another crash does not count as the same one.
+    -- Note a crash of the server soon, so that the next crash is counted separately.
     perform holdfast.note_cluster();
     heard_before := holdfast.look_at_workers(now_at);
     update holdfast.worker w
@@ -101,9 +101,9 @@ comment on function holdfast.recover(interval, boolean) is
   'does.';
 select holdfast.replace_function('holdfast.recover(interval)', 'holdfast.recover(interval, boolean)');
 
--- Note a look at the workers. Give a new lease to those whose silence may only mean that
--- no look took place. Returns the time of the look before the last: workers heard of since are
--- alive.
+-- Record a look at the workers. Give a new lease time to those whose silence may come from an
+-- outage, in which no look took place either. Returns the time of the look before the last: a
+-- worker with a later heartbeat is alive.
 create or replace function holdfast.look_at_workers(now_at timestamptz)
 returns timestamptz
 language plpgsql volatile
@@ -125,7 +125,7 @@ begin
     from holdfast.worker s
     where s.lost_at is null
       and s.left_at is null
-      -- Only workers that this gap between looks would condemn.
+      -- Only if the gap since the last look is too long for the lease time of this worker.
       and (looks[1] is null or looks[1] > now_at or now_at - looks[1] > usual + s.lease_time / 2)
     -- A locked worker is alive. Skip it: a claim may stay open for long and would block every look.
     for update skip locked);
@@ -137,8 +137,8 @@ begin
 end
 $$;
 comment on function holdfast.look_at_workers(timestamptz) is
-  'Record a look at the workers, and give a new lease to workers that may only seem lost because there was '
-  'no look for long. Returns the time of the look before the last.';
+  'Record a look at the workers, and give a new lease time to workers whose silence may come from an outage. '
+  'Returns the time of the look before the last.';
 
 -- Take back the jobs that lost or departed workers hold; returns how many. Stop at the time
 -- `until`; the next look continues.

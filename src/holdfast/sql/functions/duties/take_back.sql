@@ -48,7 +48,7 @@ begin
   from holdfast.live j
   left join holdfast.worker w on w.id = j.worker_id
   where j.id = any(charged);
-  -- How long they ran is not known. Jobs that were asked to cancel are no failures.
+  -- It is not known how long they ran. A job that was asked to cancel does not count as a failure.
   perform holdfast.note_ends(
     'failed', array_agg(j.lane_id),
     array_agg(date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at))), null, now_at)
@@ -116,7 +116,7 @@ begin
   update holdfast.live j
   set headers = coalesce(j.headers, '{}') || '{"resumes": true}'
   where j.id = any(spared);
-  -- As suspects (kind 2). All that do not pay get their attempt back.
+  -- The jobs return as suspects (kind 2). Those that do not pay get their attempt back.
   perform holdfast.return_jobs(
     waiting, null, array(select i from unnest(waiting) i where i <> all(charged)), 2, now_at);
   delete from holdfast.running x where x.job_id = any(ids);
@@ -138,8 +138,8 @@ comment on function holdfast.take_back(uuid[], timestamptz, text) is
 --   is taken back for a reason.
 -- - With a reason, every job pays, and no deaths are counted.
 --
--- When the worker died is not known, only when it was last alive. A suspect is cleared if it
--- was so by then. `ran` is the longest time that the job may have run before the death.
+-- It is not known when the worker died, only when it was last alive. A suspect counts as cleared if
+-- it was cleared by that time. `ran` is the longest time that the job may have run before the death.
 create or replace function holdfast.decide_charges(ids uuid[], now_at timestamptz, reason text)
 returns table (id uuid, pays boolean, ends boolean, deaths integer, ran interval)
 language sql stable
@@ -149,8 +149,8 @@ as $$
     select
       j.id, j.worker_id, j.claimed_at, j.max_attempts, x.job_id is not null as started,
       coalesce(x.once, false) as once, l.kind = 2 as suspect, d.longest, w.lease_time,
-      -- This death is one more. A suspect without a count has been through one: it was held
-      -- then, but its start was not on record.
+      -- Count this death too. A suspect without a count was held during an earlier death, but its
+      -- start was not on record.
       1 + coalesce(d.deaths, case when l.kind = 2 then 1 else 0 end) as deaths,
       max(greatest(w.heartbeat_at, j.claimed_at, x.changed_at)) over (partition by j.worker_id) as alive_at
     from holdfast.live j

@@ -17,7 +17,8 @@ $$;
 comment on function holdfast.sees_payloads() is
   'Return whether the caller sees payloads and results except their secrets.';
 
--- The settings of a queue: whether payloads are shown at all, and the keys to mask, in lower case.
+-- Return two settings of a queue: whether viewers see payloads at all, and the keys to mask, in
+-- lower case.
 create or replace function holdfast.redaction(queue text, out visible boolean, out keys text[])
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -31,8 +32,8 @@ as $$
 $$;
 comment on function holdfast.redaction(text) is 'Return what viewers see of the payloads of a queue.';
 
--- Values nested too deeply for any reader are left out: a payload must not exhaust the stack of
--- a session that lists jobs.
+-- Values that are nested more than 40 levels deep are masked too: a payload must not exhaust the
+-- stack of a session that lists jobs.
 create or replace function holdfast.cover(value jsonb, keys text[], texts text[], depth integer default 0)
 returns jsonb
 language plpgsql immutable
@@ -72,8 +73,9 @@ $$;
 comment on function holdfast.cover(jsonb, text[], text[], integer) is
   'Return a JSON value with ***** in place of secrets, of the values of these keys, and of these texts.';
 
--- These are all texts inside a secret, with its keys, and those of redacted keys, or of
--- everything, that are long enough to be told apart from ordinary words.
+-- All texts and keys inside a secret are hidden. The texts under the redacted `keys`, or all texts
+-- if `everything` is true, are hidden if they have at least 4 characters: shorter ones are too
+-- similar to ordinary words.
 create or replace function holdfast.hidden_texts(payload jsonb, keys text[], everything boolean)
 returns text[]
 language sql immutable
@@ -116,7 +118,7 @@ $$;
 comment on function holdfast.hidden_texts(jsonb, text[], boolean) is
   'Return the texts in a payload that must not be shown elsewhere, the longest first.';
 
--- Each text is searched in each string that is shown. Without a limit, a payload of 171 KiB took
+-- Each hidden text is searched for in each string that is shown. Without a limit, a payload of 171 KiB took
 -- six seconds, and a list shows many. So with more than a hundred texts the whole value is
 -- hidden.
 create or replace function holdfast.are_too_many(texts text[])
@@ -169,7 +171,7 @@ begin
   if value is null then
     return null;
   end if;
-  if payload is null then -- its job is gone, so nothing says what was a secret
+  if payload is null then -- the job is gone, so its secrets are unknown
     return case when holdfast.is_owner(holdfast.caller()) then value else '"*****"' end;
   end if;
   if in_full then
@@ -199,7 +201,7 @@ $$;
 comment on function holdfast.as_seen(jsonb, text, jsonb, boolean) is
   'Return a value of a job of this queue and payload as the caller may see it.';
 
--- The same for texts of a handler: an error, a message, a stage.
+-- Mask as as_seen() does, for the texts of a handler: an error, a message, a stage.
 -- holdfast: role viewer
 create or replace function holdfast.text_as_seen(value text, queue text, payload jsonb, in_full boolean)
 returns text
@@ -231,7 +233,7 @@ $$;
 comment on function holdfast.text_as_seen(text, text, jsonb, boolean) is
   'Return a text of a job of this queue and payload as the caller may see it.';
 
--- For the owner alone, who can read the table anyway.
+-- Only the owner may call this, and the owner can read the table anyway.
 -- holdfast: role owner
 create or replace function holdfast.stored_payload(id uuid)
 returns jsonb
