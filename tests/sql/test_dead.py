@@ -163,6 +163,21 @@ def test_a_letter_whose_id_a_live_job_has_is_left_alone(
     assert sql.live(job_id).task == "other"
 
 
+def test_a_letter_that_expires_leaves_the_events_of_a_later_job_with_its_id(
+    sql: Session, dead: Callable[..., UUID], clock: Clock
+) -> None:
+    job_id = uuid4()
+    dead(id=job_id)
+    clock.advance(days=8)
+    sql.value("upkeep")  # forgets the id
+    sql.enqueue("other", id=job_id)
+    clock.advance(days=358)
+    sql.value("cancel", id=job_id)
+    sql.value("upkeep")
+    assert sql.rows("list_dead") == []
+    assert [event.name for event in sql.rows("read_events", job_id=job_id)][-1] == "job.cancelled"
+
+
 def test_purged_jobs_are_gone_with_their_errors(
     sql: Session, dead: Callable[..., UUID], refused: Refused
 ) -> None:

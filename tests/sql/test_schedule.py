@@ -117,6 +117,19 @@ def test_a_tick_that_is_hardly_late_is_not_missed(
     assert jobs() == [at_noon]
 
 
+def test_a_call_that_has_fired_a_thousand_schedules_tells_that_more_are_due(
+    sql: Session, clock: Clock
+) -> None:
+    sql(
+        "select holdfast.add_schedule(name => 'beat.' || n, task => 'beat', every => '1 minute') "
+        "from generate_series(1, 1001) n"
+    )
+    clock.advance(minutes=1)
+    assert sql.value("fire") <= timedelta(0)
+    assert sql.value("fire") > timedelta(0)
+    assert sql.one("select count(*) from holdfast.live") == 1001
+
+
 def test_all_that_was_missed_is_made_up_for_a_week_at_most_and_a_thousand_at_a_time(
     sql: Session, clock: Clock, jobs: Jobs
 ) -> None:

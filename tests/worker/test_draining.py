@@ -16,7 +16,7 @@ from holdfast.worker import duties
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import Duties
 from holdfast.worker.loop import every
-from tests.fixtures import AsyncTask, Counts
+from tests.fixtures import Ask, AsyncTask, Counts
 from tests.waiting import Told
 
 Again = AsyncTask[Retry | None]
@@ -174,3 +174,22 @@ def test_what_ends_a_drain_unexpectedly_is_raised(
     with pytest.raises(ExceptionGroup) as caught:
         hf.worker().run(drain=True)
     assert caught.group_contains(RuntimeError, match="no such thing")
+
+
+@pytest.mark.parametrize(("schedules", "missed"), [(1, 2500), (1500, 1)])
+def test_a_drain_runs_every_time_that_a_schedule_has_missed(
+    hf: Holdfast, ask: Ask, clock: Clock, counts: Counts, schedules: int, missed: int
+) -> None:
+    """One call of the duty fires at most a thousand times."""
+
+    @hf.task(name="beat")
+    async def beat() -> None: ...
+
+    ask(
+        "select holdfast.add_schedule(name => 'beat.' || n, task => 'beat', every => '1 s', missed => 'all') "
+        "from generate_series(1, %s) n",
+        schedules,
+    )
+    clock.advance(seconds=missed)
+    hf.worker().run(drain=True)
+    assert counts() == {"completed": schedules * missed}

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import Holdfast, schema
+from holdfast import Holdfast, Schedule, schema
 from holdfast.testing import Clock
 from holdfast.values.errors import Collision, DatabaseUnavailable, HoldfastError
 from holdfast.worker import duties, runtime
@@ -221,3 +221,13 @@ def test_a_part_of_a_duty_that_fails_is_told(
     work()
     failed = told.wait_for("duty.failed")
     assert failed["error"] == "duty upkeep failed: settle_lanes: out of order"
+
+
+def test_a_worker_that_does_not_listen_starts_the_job_of_a_schedule_at_once(
+    hf: Holdfast, work: StartWorker, until: Until, counts: Counts
+) -> None:
+    @hf.task(name="beat", schedule=Schedule(every=1))
+    async def beat() -> None: ...
+
+    work(notify=False, poll_interval=3600)
+    until(lambda: counts().get("completed", 0) >= 2)

@@ -64,6 +64,7 @@ class Duties:
         self._expects_urgent = expects_urgent
         self.recover_seconds = min(SECONDS["recover"], lease_time / 6)
         self._until_due: float | None = None
+        self._until_tick: float | None = None
         self._notified = False
         self._promote_amount = FIRST_PROMOTED
         self.advance_now = asyncio.Event()
@@ -98,10 +99,15 @@ class Duties:
 
     async def fire(self) -> float:
         """Fire the schedules that are due, and return when to look again."""
+        expected = self._until_tick
         wait = await self._run_duty(duties.fire())
-        if wait is None:
+        self._until_tick = None if wait is None else wait.total_seconds()
+        if expected is not None and expected <= SECONDS["fire"]:
+            self._due()
+            self.promote_now.set()  # a schedule with jitter makes scheduled jobs
+        if self._until_tick is None:
             return SECONDS["fire"]
-        return min(max(wait.total_seconds(), PROMOTE_TOGETHER_SECONDS), SECONDS["fire"])
+        return min(max(self._until_tick, PROMOTE_TOGETHER_SECONDS), SECONDS["fire"])
 
     async def promote(self) -> float:
         expected = self._until_due
@@ -123,11 +129,23 @@ class Duties:
             case soon:
                 return min(max(soon, PROMOTE_TOGETHER_SECONDS), SECONDS["promote"])
 
+    async def fire_all(self, stop: asyncio.Event) -> None:
+        """Fire all schedules that are due by now, even those that other workers fire."""
+        patient_until = time.monotonic() + PATIENCE
+        while not stop.is_set():
+            await self.fire()
+            if self._until_tick is not None and self._until_tick <= 0:
+                patient_until = time.monotonic() + PATIENCE
+            elif self._until_tick != RETRY_LEFT_SECONDS or time.monotonic() >= patient_until:
+                return
+            else:
+                await asyncio.sleep(PROMOTE_TOGETHER_SECONDS)
+
     async def promote_all(self, stop: asyncio.Event) -> None:
         """Promote everything that is due by now, without pauses, even jobs that other workers promote."""
-        patient_until = time.monotonic() + PATIENCE
         with contextlib.suppress(HoldfastError):  # jobs do not wait for an error in schedules
-            await self.fire()
+            await self.fire_all(stop)
+        patient_until = time.monotonic() + PATIENCE
         while not stop.is_set():
             try:
                 await self.promote()

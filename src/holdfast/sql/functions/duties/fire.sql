@@ -26,7 +26,8 @@ declare
   now_at timestamptz := holdfast.clock();
   deadline timestamptz := clock_timestamp() + interval '1 second';
   due holdfast.schedule;
-  fired boolean := false;
+  most constant integer := 1000;
+  looked_at integer := 0;
   more boolean := false;
   behind boolean := false; -- a schedule that had more ticks than are fired at a time
   next_at timestamptz;
@@ -45,10 +46,10 @@ begin
     where s.paused_at is null
       and s.next_at <= now_at
     order by s.next_at
-    limit 1000
+    limit most
     for update skip locked
   loop
-    fired := true;
+    looked_at := looked_at + 1;
     more := clock_timestamp() > deadline;
     exit when more;
     begin
@@ -66,11 +67,11 @@ begin
       where s.name = due.name;
     end;
   end loop;
-  if fired then
+  if looked_at > 0 then
     perform holdfast.note_fired(now_at);
   end if;
   next_at := (select min(s.next_at) from holdfast.schedule s where s.paused_at is null);
-  more := more or behind or clock_timestamp() > deadline;
+  more := more or behind or looked_at = most or clock_timestamp() > deadline;
   return case when next_at <= now_at and not more then interval '100 milliseconds' else next_at - now_at end;
 end
 $$;

@@ -1,4 +1,5 @@
--- Delete dead letters that are past the dead_retention of their queue.
+-- Delete dead letters that are past the dead_retention of their queue, and their events. A caller
+-- may have used the id of a letter again: then the events stay with the later job.
 
 create or replace function holdfast.forget_dead(now_at timestamptz)
 returns integer
@@ -8,10 +9,12 @@ as $$
 #variable_conflict use_column
 declare
   ids constant uuid[] := array(select holdfast.dead_past(now_at, 5000));
+  gone uuid[];
 begin
   delete from holdfast.dead_letter d where d.id = any(ids);
-  delete from holdfast.event e where e.job_id = any(ids);
-  perform holdfast.forget_rest(ids);
+  gone := holdfast.ids_without_job(ids);
+  delete from holdfast.event e where e.job_id = any(gone);
+  perform holdfast.forget_rest(gone);
   return cardinality(ids);
 end
 $$;

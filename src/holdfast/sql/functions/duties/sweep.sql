@@ -291,20 +291,14 @@ as $$
 declare
   -- Most jobs have none of these rows. So find those rows first: `finished` must be searched
   -- partition by partition.
-  gone constant uuid[] := array(
-    select r.job_id
-    from (
-      select e.job_id from holdfast.attempt_error e where e.job_id = any(ids)
-      union
-      select s.job_id from holdfast.step s where s.job_id = any(ids)
-      union
-      select c.job_id from holdfast.checkpoint c where c.job_id = any(ids)
-      union
-      select c.job_id from holdfast.event_count c where c.job_id = any(ids)
-    ) r
-    where not exists (select from holdfast.live j where j.id = r.job_id offset 0)
-      and not exists (select from holdfast.dead_letter d where d.id = r.job_id offset 0)
-      and not exists (select from holdfast.finished f where f.id = r.job_id offset 0));
+  gone constant uuid[] := holdfast.ids_without_job(array(
+    select e.job_id from holdfast.attempt_error e where e.job_id = any(ids)
+    union
+    select s.job_id from holdfast.step s where s.job_id = any(ids)
+    union
+    select c.job_id from holdfast.checkpoint c where c.job_id = any(ids)
+    union
+    select c.job_id from holdfast.event_count c where c.job_id = any(ids)));
 begin
   if cardinality(gone) = 0 then
     return;
@@ -317,3 +311,22 @@ end
 $$;
 comment on function holdfast.forget_rest(uuid[]) is
   'Delete errors, steps, checkpoints and event counts of jobs that no longer exist.';
+
+create or replace function holdfast.ids_without_job(ids uuid[])
+returns uuid[]
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+  return array(
+    select u.id
+    from unnest(ids) u (id)
+    where not exists (select from holdfast.live j where j.id = u.id offset 0)
+      and not exists (select from holdfast.dead_letter d where d.id = u.id offset 0)
+      and not exists (select from holdfast.finished f where f.id = u.id offset 0));
+end
+$$;
+comment on function holdfast.ids_without_job(uuid[]) is
+  'Return the ids that no job has: none that is live, dead or finished.';

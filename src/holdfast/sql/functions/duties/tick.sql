@@ -39,7 +39,11 @@ begin
     error := null;
     begin
       case duty
-        when 'fire' then perform holdfast.fire();
+        when 'fire' then
+          -- Once more if it had too much for one call.
+          if holdfast.fire() <= interval '0' then
+            perform holdfast.fire();
+          end if;
         when 'promote' then perform holdfast.promote(20000, also_fire => false);
         when 'recover' then perform holdfast.recover(also_fold => false);
         when 'advance' then perform holdfast.advance();
