@@ -72,7 +72,7 @@ N = TypeVar("N", bound=Namespace)
 
 # Methods of earlier releases, and the line to write instead. `Namespace.called` has it for `hf.jobs()`.
 MOVED = {
-    "access": "grants",
+    "access": "grants.grant(…), hf.grants.revoke(…) or hf.grants.list()",
     "cancel": "jobs.cancel_many(ids)",
     "cancel_matching": "jobs.cancel_matching(…)",
     "configure": "settings.configure(queue, …)",
@@ -89,7 +89,6 @@ MOVED = {
     "reset_retry_policy": "policies.reset(task)",
     "resume": "queues.resume(queue)",
     "retry_policies": "policies.list()",
-    "run": "carrier.run(call)",
     "set_retry_policy": "policies.set(task, policy)",
     "statistics": "stats.recent(…)",
     "why": "jobs.why(id)",
@@ -220,7 +219,10 @@ class Holdfast:
             schema.verify(connection)
 
     def close(self) -> None:
-        """Close the connections, and release the embedded server if there is one."""
+        """Close the connections, and release the embedded server if there is one.
+
+        A later call connects again.
+        """
         if self._bound is None:  # otherwise the connection is the caller's
             self.resources.close()
 
@@ -282,12 +284,11 @@ class Holdfast:
         """
         if isinstance(task, NewJob):
             new_job = task
-            if options or payload is not msgspec.UNSET:
+            if payload is not msgspec.UNSET:
+                raise limits.refused("payload", payload, "is part of the call already", hint="Leave it out.")
+            for option, value in options.items():
                 raise limits.refused(
-                    "payload",
-                    payload,
-                    "is part of the call already",
-                    hint="Write task.options(…).call(…).",
+                    option, value, "cannot be given with a call", hint="Write task.options(…).call(…)."
                 )
         else:
             new_job = named_job(task, payload, self.tasks, **options)

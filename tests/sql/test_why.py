@@ -193,7 +193,7 @@ def test_what_is_held_is_answered_with_who_holds_it(stage: Stage, sql: Session) 
 
     stage.pass_time("20 seconds")
     assert stage.answers(held)[0] == "worker_silent"
-    assert "others get the job in 10 s" in stage.why(held)[0].explanation
+    assert "the first recovery after 10 s gives the job to others" in stage.why(held)[0].explanation
     stage.pass_time("20 seconds")
     assert "Its lease ended" in stage.why(held)[0].explanation
 

@@ -64,6 +64,6 @@ def read_snapshot(row: Row) -> JobSnapshot:
 def unknown(job_id: UUID) -> JobNotFound:
     return JobNotFound(
         f"there is no job {job_id}",
-        hint="Check the id; jobs are kept for the retention time after they finish.",
+        hint="Check the id, and that its transaction has committed. Old jobs are removed.",
         id=job_id,
     )

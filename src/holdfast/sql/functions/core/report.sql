@@ -76,7 +76,7 @@ begin
       when 'HF001'
         then 'Stop working on it: nothing was changed by this report, and another worker has the job or will '
              'have it.'
-      when 'HF002' then 'Check the id; jobs are kept for the retention time after they finish.'
+      when 'HF002' then 'Check the id, and that its transaction has committed. Old jobs are removed.'
       else case when refused.state in ('completed', 'cancelled', 'dead')
         then 'Report nothing more: a job that has ended stays as it is.'
         else 'Claim the job before reporting on it.'

@@ -87,7 +87,7 @@ as $$
   from holdfast.worker w
   where w.lost_at is null
     and w.left_at is null
-    and greatest(w.heartbeat_at, w.graced_at) + w.lease_time > now_at
+    and w.heartbeat_at + w.lease_time > now_at
 $$;
 comment on function holdfast.live_workers(timestamptz) is
   'Return the workers that sent a heartbeat within their lease.';

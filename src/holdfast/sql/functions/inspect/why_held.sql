@@ -47,7 +47,8 @@ begin
       case
         when ends_at > now_at
           then format(
-          'If none comes, others get the job in %s.', holdfast.span_in_words(ends_at - now_at))
+            'If none comes, the first recovery after %s gives the job to others.',
+            holdfast.span_in_words(ends_at - now_at))
         else format('Its lease ended %s ago, and %s.', holdfast.span_in_words(now_at - ends_at),
           case
             when look_at is null or look_at < now_at - interval '1 minute'

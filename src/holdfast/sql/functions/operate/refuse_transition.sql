@@ -10,7 +10,7 @@ begin
     errcode = 'HF002',
     message = format('there is no job %s', id),
     detail = jsonb_build_object('id', id),
-    hint = 'Check the id; jobs are kept for the retention time after they finish.';
+    hint = 'Check the id, and that its transaction has committed. Old jobs are removed.';
 end
 $$;
 comment on function holdfast.refuse_job(uuid) is 'Raise the error for an id that no job has.';
