@@ -55,10 +55,32 @@ def test_one_id_is_not_a_list_of_ids_and_a_number_no_policy(hf: Holdfast) -> Non
     for one in (uuid4(), str(uuid4())):
         with pytest.raises(BadValue, match="must be a list of ids"):
             hf.jobs.cancel_many(one)  # type: ignore[arg-type]
+    with pytest.raises(BadValue, match="must be a list of ids"):
+        hf.jobs.cancel_many(hf.enqueue("mail"))  # type: ignore[arg-type]
     with pytest.raises(BadValue, match="policy 3: must be a RetryPolicy"):
         hf.policies.set("mail.send", 3)  # type: ignore[arg-type]
     with pytest.raises(JobNotFound, match="Check the id"):
         hf.job(uuid4()).refresh()
+
+
+def test_a_call_takes_no_further_payload_and_options(hf: Holdfast) -> None:
+    call = hf.task(name="mail")(lambda: None).call()
+    with pytest.raises(BadValue, match=r"payload 3: is part of the call already"):
+        hf.enqueue(call, 3)
+    with pytest.raises(BadValue, match=r"queue 'post': cannot be given with a call.*task\.options\(…\)"):
+        hf.enqueue(call, queue="post")
+    assert hf.jobs.list() == []
+
+
+def test_a_change_of_settings_names_one(hf: Holdfast) -> None:
+    with pytest.raises(BadValue, match=r"settings .*: must have at least one.*max_attempts=5"):
+        hf.settings.configure("mail")
+
+
+def test_a_timeout_of_recovery_may_be_in_seconds(hf: Holdfast) -> None:
+    assert hf.workers.recover(60) == 0
+    with pytest.raises(BadValue, match=r"timeout -1: .* this one is negative"):
+        hf.workers.recover(-1)
 
 
 def test_queues_are_a_list_of_names(hf: Holdfast) -> None:

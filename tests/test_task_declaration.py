@@ -430,6 +430,13 @@ def test_a_connection_among_the_options_is_answered_with_on() -> None:
         declared(send).options(conn="mine")  # type: ignore[call-arg]
 
 
+def test_a_handler_with_two_contexts_is_refused() -> None:
+    def mail(ctx: Context, user_id: int, more: Context) -> None: ...
+
+    with pytest.raises(BadArguments, match="argument 'more' is a second Context beside 'ctx'"):
+        declared(mail, name="mail").call(7, None)
+
+
 def test_the_methods_of_other_queues_are_answered_with_ours() -> None:
     def welcome(user_id: int, ctx: Context, greeting: str = "hello") -> None: ...
 

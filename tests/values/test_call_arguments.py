@@ -77,7 +77,8 @@ def test_an_unexpected_argument_is_named_with_a_suggestion() -> None:
 
 
 def test_too_many_positional_arguments_are_refused() -> None:
-    assert "takes 2 positional arguments, got 3" in str(refused(BadArguments, welcome, 1, "a", ["b"]))
+    error = refused(BadArguments, welcome, 1, "a", ["b"])
+    assert "takes 2 positional arguments, got 3. It takes user_id, template, copies=…." in str(error)
 
 
 def test_an_argument_given_twice_is_refused() -> None:

@@ -132,7 +132,7 @@ class Jobs(Namespace):
     @operation
     def cancel_many(self, jobs: Iterable[UUID | str]) -> Call[dict[UUID, str | None]]:
         """Cancel many jobs; return for each what `cancel` returns, or `None` if there is no such job."""
-        if isinstance(jobs, str | UUID):
+        if isinstance(jobs, str | UUID) or not isinstance(jobs, Iterable):
             raise limits.refused(
                 "ids", jobs, "must be a list of ids", hint="Write [id], or hf.job(id).cancel()."
             )

@@ -88,6 +88,13 @@ class Settings(Namespace):
         `hf.settings.configure("mail", retention=timedelta(days=7), max_attempts=5)`. No restart is needed.
         """
         UnknownOption.check(settings, NAMES, owner="a queue")
+        if not settings:
+            raise limits.refused(
+                "settings",
+                settings,
+                "must have at least one",
+                hint='Write configure("mail", max_attempts=5).',
+            )
         values = {name: _plain(name, value) for name, value in settings.items()}
         text = msgspec.json.encode(values).decode()
         return _configure(lambda rows: [Change._make(row) for row in rows], limits.text("queue", queue), text)

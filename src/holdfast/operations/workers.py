@@ -7,7 +7,7 @@ from uuid import UUID
 from holdfast.operations import duties
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.run_steps import Action, Steps
-from holdfast.values import arrays
+from holdfast.values import arrays, limits
 from holdfast.values.call import Call, function, interval, one
 
 _register = function(
@@ -42,13 +42,13 @@ class Workers(Namespace):
     """The workers of one database, and the duties that they share."""
 
     @operation
-    def recover(self, timeout: timedelta | None = None) -> Call[int]:
+    def recover(self, timeout: timedelta | float | None = None) -> Call[int]:
         """Take back the jobs of lost workers, and return their number.
 
         Workers do this automatically. With a `timeout`, a worker is lost if it sent no heartbeat for this
         long.
         """
-        return duties.recover(timeout)
+        return duties.recover(None if timeout is None else limits.duration("timeout", timeout))
 
     arecover = twin(recover)
 

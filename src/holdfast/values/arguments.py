@@ -72,17 +72,22 @@ class Arguments:
     @cached_property
     def signature(self) -> "Signature":
         hints = {name: self._hint(parameter) for name, parameter in self._parameters.items()}
+        contexts = [name for name, hint in hints.items() if _is_context(hint)]
+        if len(contexts) > 1:
+            raise self._bad(contexts[1], f"is a second Context beside {contexts[0]!r}", hint="Remove one.")
         for name, hint in hints.items():
-            if not _is_context(hint):
+            if name not in contexts:
                 self._refuse_unreadable(name, hint)
         return Signature(self._parameters, hints)
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = self.signature.positional
         if len(args) > len(names):
+            by_name = [f"{name}=…" for name in self.signature.hints if name not in names]
+            ending = "" if len(names) == 1 else "s"
             raise BadArguments(
-                f"{self.task} takes {len(names)} positional arguments, got {len(args)}",
-                hint=f"It takes {', '.join(names)}." if names else None,
+                f"{self.task} takes {len(names)} positional argument{ending}, got {len(args)}",
+                hint=f"It takes {', '.join(names + by_name)}." if names or by_name else None,
                 task=self.task,
             )
         given = dict(zip(names, args, strict=False))
