@@ -17,33 +17,36 @@ def used(hf: Holdfast) -> None:
     [
         (
             ["queue", "configure", "notification", "retention=7d"],
-            "a queue 'notification' so far. Did you mean",
+            "a queue 'notification' at present. Did you mean",
         ),
-        (["policy", "set", "mail.welcom", "--base", "5s"], "a task 'mail.welcom' so far. Did you mean"),
+        (["policy", "set", "mail.welcom", "--base", "5s"], "a task 'mail.welcom' at present. Did you mean"),
         (
             ["replay", "--queue", "notification"],
-            "a queue 'notification' so far. Did you mean 'notifications'?",
+            "a queue 'notification' at present. Did you mean 'notifications'?",
         ),
-        (["purge", "--task", "mail.odl"], "a task 'mail.odl' so far. Did you mean 'mail.old'?"),
-        (["cancel", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
-        (["enqueue", "mail.welcom"], "a task 'mail.welcom' so far. Did you mean 'mail.welcome'?"),
+        (["purge", "--task", "mail.odl"], "a task 'mail.odl' at present. Did you mean 'mail.old'?"),
+        (["cancel", "--queue", "notification"], "a queue 'notification' at present. Did you mean"),
+        (["enqueue", "mail.welcom"], "a task 'mail.welcom' at present. Did you mean 'mail.welcome'?"),
         (
             ["enqueue", "mail.welcome", "--queue", "notification"],
-            "a queue 'notification' so far. Did you mean 'notifications'?",
+            "a queue 'notification' at present. Did you mean 'notifications'?",
         ),
-        (["schedule", "add", "a", "mail.welcom", "--every", "5s"], "a task 'mail.welcom' so far. Did you"),
-        (["jobs", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
-        (["jobs", "--task", "mail.odl"], "a task 'mail.odl' so far. Did you mean 'mail.old'?"),
-        (["dead", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
-        (["stats", "--queue", "notification"], "a queue 'notification' so far. Did you mean"),
-        (["stats", "--by", "task", "--queue", "notification"], "a queue 'notification' so far. Did you"),
+        (
+            ["schedule", "add", "a", "mail.welcom", "--every", "5s"],
+            "a task 'mail.welcom' at present. Did you",
+        ),
+        (["jobs", "--queue", "notification"], "a queue 'notification' at present. Did you mean"),
+        (["jobs", "--task", "mail.odl"], "a task 'mail.odl' at present. Did you mean 'mail.old'?"),
+        (["dead", "--queue", "notification"], "a queue 'notification' at present. Did you mean"),
+        (["stats", "--queue", "notification"], "a queue 'notification' at present. Did you mean"),
+        (["stats", "--by", "task", "--queue", "notification"], "a queue 'notification' at present. Did you"),
     ],
 )
 def test_an_unknown_name_is_noted_with_the_nearest(holdfast: Command, command: list[str], note: str) -> None:
     answer = holdfast(*command)
     assert answer.code == 0
     assert answer.out != ""
-    assert f"Note: no job, worker or schedule has used {note}" in answer.err
+    assert f"Note: no job, worker or schedule uses {note}" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_a_task_that_was_seen_on_another_queue_is_noted(
     holdfast: Command, hf: Holdfast, command: list[str]
 ) -> None:
     note = holdfast(*command, "mail.welcome").err
-    assert note.startswith("Note: task 'mail.welcome' has used only the queue 'notifications' so far; ")
+    assert note.startswith("Note: task 'mail.welcome' uses only the queue 'notifications' at present; ")
     assert note.endswith("this goes to 'default'. Add --queue notifications to change that.\n")
     # That was the first one on the default queue.
     assert holdfast("enqueue", "mail.welcome").err == ""

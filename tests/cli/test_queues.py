@@ -32,11 +32,11 @@ def test_a_queue_that_nobody_has_used_is_paused_with_a_note(holdfast: Command, h
     answer = holdfast("queue", "pause", "mial", "mail")
     assert (answer.code, answer.out) == (0, "Queue mial is paused.\nQueue mail is paused.\n")
     assert answer.err == (
-        "Note: no job, worker or schedule has used a queue 'mial' so far. Did you mean 'mail'?\n"
+        "Note: no job, worker or schedule uses a queue 'mial' at present. Did you mean 'mail'?\n"
     )
     assert [row.name for row in hf.queues.list() if row.paused_at] == ["mail", "mial"]
     answer = holdfast("queue", "resume", "reports")
-    assert answer.err == "Note: no job, worker or schedule has used a queue 'reports' so far.\n"
+    assert answer.err == "Note: no job, worker or schedule uses a queue 'reports' at present.\n"
     assert holdfast("queue", "pause", "other", "--json").json == [
         {"queue": "other", "outcome": "paused", "used": False}
     ]

@@ -33,6 +33,7 @@ delete from holdfast.used_id; delete from holdfast.schedule; delete from holdfas
 delete from holdfast.duty; delete from holdfast.swept; delete from holdfast.exported;
 delete from holdfast.stat_delta; delete from holdfast.stat;
 delete from holdfast.locker; delete from holdfast.writer_watch; delete from holdfast.lane_watch;
+delete from holdfast.known_queue;
 delete from holdfast.lane_activity; delete from holdfast.retired_lane;
 delete from holdfast.audit;
 delete from holdfast.retry_policy;

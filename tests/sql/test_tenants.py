@@ -67,6 +67,30 @@ def test_a_tenant_sees_the_jobs_of_its_queues_alone(sql: Session, as_: dict[str,
     assert len(free.rows("list_jobs")) == 4
 
 
+def test_a_tenant_sees_the_ended_jobs_of_a_queue_whose_lanes_are_gone(
+    sql: Session, as_: dict[str, Session], clock: Clock
+) -> None:
+    ended: dict[str, UUID] = {}
+    for queue in ("acme.mail", "beta"):
+        ended[queue] = sql.enqueue("task", queue=queue)
+        (job,) = sql.claim()
+        sql.value("fail", id=job.id, lease=job.lease, error="no", retry=False)
+    sql.value("fold_stats")
+    clock.advance(minutes=11)
+    for _ in range(4):
+        sql.value("upkeep")
+    assert sql.one("select count(*) from holdfast.lane") == 0
+    assert [job.id for job in as_["acme"].rows("list_dead")] == [ended["acme.mail"]]
+    clock.advance(days=40)
+    sql.value("upkeep")
+    assert [job.id for job in as_["acme"].rows("list_dead")] == [ended["acme.mail"]]
+    assert as_["acme"].value("replay_many", everything=True) == 1
+    sql.value("purge", id=ended["beta"])
+    clock.advance(days=40)
+    sql.value("upkeep")
+    assert sql("select name from holdfast.known_queue") == []
+
+
 def test_a_tenant_enqueues_into_its_queues_alone_by_every_way(
     sql: Session, as_: dict[str, Session], refused: Refused
 ) -> None:

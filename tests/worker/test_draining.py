@@ -186,7 +186,7 @@ def test_a_drain_runs_every_time_that_a_schedule_has_missed(
     async def beat() -> None: ...
 
     ask(
-        "select holdfast.add_schedule(name => 'beat.' || n, task => 'beat', every => '60 s', missed => 'all') "
+        "select holdfast.add_schedule('beat.' || n, 'beat', every => '60 s', missed => 'all') "
         "from generate_series(1, %s) n",
         schedules,
     )

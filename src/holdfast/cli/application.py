@@ -45,7 +45,7 @@ def _doubting(app: str) -> Iterator[None]:
     """Warn once if the app enqueues jobs or runs a worker while it is imported."""
     doubted = False
 
-    def doubt(what: str) -> None:
+    def note_unknown(what: str) -> None:
         nonlocal doubted
         if not doubted:
             doubted = True
@@ -54,12 +54,12 @@ def _doubting(app: str) -> Iterator[None]:
 
     @contextmanager
     def enqueuing(jobs: Iterable[NewJob]) -> Iterator[Sending]:
-        doubt("enqueues jobs")
+        note_unknown("enqueues jobs")
         yield Sending(jobs)
 
     def tell(event: str, _fields: Mapping[str, Any]) -> None:
         if event == "worker.started":
-            doubt("runs a worker")
+            note_unknown("runs a worker")
 
     unsubscribe = subscribe(tell)
     Registry.around_enqueue = staticmethod(enqueuing)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import click
 
 from holdfast.cli import values
-from holdfast.cli.names import doubt, known_queues
+from holdfast.cli.names import known_queues, note_unknown
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.settings import DURATIONS, NAMES, Change, SettingKeywords, SettingRow
@@ -38,7 +38,7 @@ def configure(settings: Settings, queue: str, pairs: tuple[str, ...]) -> None:
         known = known_queues(hf)
         changed = hf.settings.configure(queue, **said)
     if queue != "*":
-        doubt("queue", queue, known)
+        note_unknown("queue", queue, known)
     if settings.as_json:
         show_json([{"queue": queue, **change._asdict()} for change in changed])
         return

@@ -10,7 +10,7 @@ import click
 from holdfast.cli import values
 from holdfast.cli.enqueue import each, ids_argument, some_ids_argument
 from holdfast.cli.jobs import show_jobs
-from holdfast.cli.names import doubt_filter
+from holdfast.cli.names import note_unknown_filter
 from holdfast.cli.output import plural, show_json
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.dead import Dead
@@ -54,7 +54,7 @@ def dead(settings: Settings, /, *, limit: int, **which: Any) -> None:
     with settings.connect() as hf:
         found = hf.dead.list(limit=limit, **_given(which))
         if not found:
-            doubt_filter(hf, which["queue"], which["task"])
+            note_unknown_filter(hf, which["queue"], which["task"])
     show_jobs(settings, found, limit=limit, empty="No dead jobs.")
 
 
@@ -120,7 +120,7 @@ def _on_some(
     with settings.connect() as hf:
         amount = to_many(hf.dead, **which)
         if not amount:
-            doubt_filter(hf, which.get("queue"), which.get("task"))
+            note_unknown_filter(hf, which.get("queue"), which.get("task"))
     if settings.as_json:
         show_json({"jobs": amount})
     else:

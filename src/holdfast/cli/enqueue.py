@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli import times, values
-from holdfast.cli.names import doubt_filter, doubting_new
+from holdfast.cli.names import note_unknown_filter, noting_unknown
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, plural, show_json, show_table
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.operations.job import Job
@@ -57,7 +57,7 @@ def enqueue(
     """
     if delay is not None and run_at is not None:
         raise click.UsageError("Give either --delay or --run-at, not both.")
-    with settings.connect() as hf, doubting_new(hf, task, options["queue"]):
+    with settings.connect() as hf, noting_unknown(hf, task, options["queue"]):
         job = hf.enqueue(task, payload, delay=delay, run_at=run_at, **options)
     if settings.as_json:
         show_json({"id": job.id})
@@ -107,7 +107,7 @@ def cancel(
     with settings.connect() as hf:
         done = hf.jobs.cancel_matching(queue=queue, task=task, state=state, everything=everything)
         if not any(done):
-            doubt_filter(hf, queue, task)
+            note_unknown_filter(hf, queue, task)
     if settings.as_json:
         show_json(done)
     else:

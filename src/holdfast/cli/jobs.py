@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from holdfast.cli import times
-from holdfast.cli.names import doubt_filter
+from holdfast.cli.names import note_unknown_filter
 from holdfast.cli.output import (
     STATE_STYLES,
     Column,
@@ -68,7 +68,7 @@ def jobs(
             return
         found = look()
         if not found:
-            doubt_filter(hf, queue, task)
+            note_unknown_filter(hf, queue, task)
     show_jobs(settings, found, limit=limit, empty="No jobs.")
 
 

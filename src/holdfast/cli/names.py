@@ -1,4 +1,4 @@
-"""Notes about names of queues and tasks that are not in use yet, in case one is mistyped.
+"""Warns of names of queues and tasks that nothing uses at present, because they may be mistyped.
 
 An unused name is not an error: a command may name a queue before its first job.
 """
@@ -16,9 +16,9 @@ _DEFAULT = TaskOptions().queue
 
 
 def known_queues(hf: Holdfast) -> set[str] | None:
-    """Return the queues that a job, a setting, a worker or a schedule has named so far.
+    """Return the queues that a job, a setting, a worker or a schedule names now or did lately.
 
-    Returns None if the database does not answer: a command never fails because of this.
+    Returns None if the database does not answer, so that the command itself does not fail.
     """
     try:
         return {
@@ -31,9 +31,9 @@ def known_queues(hf: Holdfast) -> set[str] | None:
 
 
 def known_tasks(hf: Holdfast) -> dict[str, set[str]] | None:
-    """Return the tasks that a job, a retry policy, a worker or a schedule has named so far; None as above.
+    """Return the tasks that a job, a retry policy, a worker or a schedule names now or did lately.
 
-    Each maps to the queues of its jobs and schedules.
+    Each maps to the queues of its jobs and schedules. Returns None if the database does not answer.
     """
     try:
         tasks: dict[str, set[str]] = {row.task: set() for row in hf.policies.list()}
@@ -48,42 +48,43 @@ def known_tasks(hf: Holdfast) -> dict[str, set[str]] | None:
     return tasks
 
 
-def doubt(kind: str, name: str | None, known: Collection[str] | None) -> None:
-    """Note on standard error that a queue or task is not known, and suggest a similar name."""
+def note_unknown(kind: str, name: str | None, known: Collection[str] | None) -> None:
+    """Print a note if nothing uses this name, and suggest a similar one."""
     if not name or known is None or name in known:
         return
     near = nearest(name, known)
     meant = f" Did you mean {near!r}?" if near else ""
-    click.echo(f"Note: no job, worker or schedule has used a {kind} {name!r} so far.{meant}", err=True)
+    click.echo(f"Note: no job, worker or schedule uses a {kind} {name!r} at present.{meant}", err=True)
 
 
-def doubt_filter(hf: Holdfast, queue: str | None, task: str | None) -> None:
+def note_unknown_filter(hf: Holdfast, queue: str | None, task: str | None) -> None:
     """Note the unknown names in a filter that has matched nothing."""
     if queue:
-        doubt("queue", queue, known_queues(hf))
+        note_unknown("queue", queue, known_queues(hf))
     if task:
-        doubt("task", task, known_tasks(hf))
+        note_unknown("task", task, known_tasks(hf))
 
 
 @contextmanager
-def doubting_new(hf: Holdfast, task: str, queue: str | None) -> Iterator[None]:
-    """Note the unknown names of a job or schedule that the block makes, unless no name is in use at all.
+def noting_unknown(hf: Holdfast, task: str, queue: str | None) -> Iterator[None]:
+    """Note the unknown names of a job or schedule that the block makes. In an empty database, print nothing.
 
-    Without a queue the job goes to the default queue. The task's code may name another, but it is not loaded.
+    Without a queue the job goes to the default queue. The code of the task may name another queue, but this
+    command does not load that code.
     """
     tasks = known_tasks(hf)
-    # If the first question failed, do not wait for a lost database a second time.
+    # If the first query failed, skip the second one.
     queues = None if queue is None or tasks is None else known_queues(hf)
     yield
-    doubt("task", task, tasks or None)
+    note_unknown("task", task, tasks or None)
     if queue is not None:
-        doubt("queue", queue, queues or None)
+        note_unknown("queue", queue, queues or None)
         return
     used = sorted((tasks or {}).get(task, ()))
     if used and _DEFAULT not in used:
         others = ", ".join(map(repr, used))
         click.echo(
-            f"Note: task {task!r} has used only the queue {others} so far; this goes to {_DEFAULT!r}. "
+            f"Note: task {task!r} uses only the queue {others} at present; this goes to {_DEFAULT!r}. "
             f"Add --queue {used[0]} to change that.",
             err=True,
         )

@@ -6,7 +6,7 @@ import click
 from click.core import ParameterSource
 
 from holdfast.cli import times, values
-from holdfast.cli.names import doubt, known_tasks
+from holdfast.cli.names import known_tasks, note_unknown
 from holdfast.cli.output import Column, show_json, show_rows
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
@@ -79,7 +79,7 @@ def set_(
         known = known_tasks(hf)
         declared = _declared_attempts(hf.policies.list(), task)
         hf.policies.set(task, wanted)
-    doubt("task", task, known)
+    note_unknown("task", task, known)
     if settings.as_json:
         show_json({"task": task, "outcome": "set", "declared_max_attempts": declared})
         return

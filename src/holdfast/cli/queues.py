@@ -3,7 +3,7 @@
 import click
 
 from holdfast.cli import configuring, times
-from holdfast.cli.names import doubt, known_queues
+from holdfast.cli.names import known_queues, note_unknown
 from holdfast.cli.output import Column, show_json, show_rows
 from holdfast.cli.root import refuse_unknown
 from holdfast.cli.settings import Settings, common_options, pass_settings
@@ -74,7 +74,7 @@ def _say(settings: Settings, names: tuple[str, ...], what: str, known: set[str] 
         return
     for name in names:
         click.echo(f"Queue {name} is {what}.")
-        doubt("queue", name, known)  # no error: a queue may be paused before its first job
+        note_unknown("queue", name, known)  # no error: a queue may be paused before its first job
 
 
 _QUEUES: list[Column[QueueRow]] = [

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import click
 
 from holdfast.cli import times, values
-from holdfast.cli.names import doubting_new
+from holdfast.cli.names import noting_unknown
 from holdfast.cli.output import Column, clean, on_terminal, show_json, show_rows, show_table
 from holdfast.cli.queues import Actions
 from holdfast.cli.settings import Settings, common_options, pass_settings
@@ -70,7 +70,7 @@ def add(settings: Settings, /, name: str, task: str, payload: Any, **options: An
     if (options["cron"] is None) == (options["every"] is None):
         raise click.UsageError("Give either --cron or --every.")
     with settings.connect() as hf:
-        with doubting_new(hf, task, options["queue"]):
+        with noting_unknown(hf, task, options["queue"]):
             hf.schedules.add(name, task, payload, declared=False, **options)
         _show(settings, _known(hf, name))
 

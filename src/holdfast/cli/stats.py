@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import click
 
 from holdfast.cli import times
-from holdfast.cli.names import doubt_filter
+from holdfast.cli.names import note_unknown_filter
 from holdfast.cli.output import STATE_STYLES, Column, on_terminal, show_live, show_rows
 from holdfast.cli.settings import Settings, common_options, pass_settings
 from holdfast.client import Holdfast
@@ -73,7 +73,7 @@ def stats(settings: Settings, *, by: By, queue: str | None, watch: bool) -> None
             return
         found = _look(hf, by, queue)
         if not found:
-            doubt_filter(hf, queue, None)
+            note_unknown_filter(hf, queue, None)
     show_rows(_columns(by), found, as_json=settings.as_json, empty="No jobs.")
 
 

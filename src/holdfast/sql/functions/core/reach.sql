@@ -90,7 +90,8 @@ as $$
 $$;
 comment on function holdfast.in_reach(text) is 'Return whether the caller may see and use this queue.';
 
--- Return all at once, for functions that read many jobs. Lanes know every queue that was used.
+-- Return all at once, for functions that read many jobs. `known_queue` has the queues that lost
+-- their lanes.
 -- holdfast: role viewer
 create or replace function holdfast.queues_in_reach()
 returns text[]
@@ -98,10 +99,12 @@ language sql stable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   select array(
-    select l.queue from (select distinct l.queue from holdfast.lane l) l where holdfast.in_reach(l.queue))
+    select q.name
+    from (select l.queue from holdfast.lane l union select k.name from holdfast.known_queue k) q (name)
+    where holdfast.in_reach(q.name))
 $$;
 comment on function holdfast.queues_in_reach() is
-  'Return the queues that the caller may use, among all that were ever used.';
+  'Return the queues that the caller may use, among those that have jobs or had some.';
 
 -- Functions that work on one queue call this.
 create or replace function holdfast.check_queue(queue text)

@@ -94,13 +94,13 @@ as $$
 begin
   if current_setting('holdfast.notify', true) is not distinct from 'off'
     or pg_notification_queue_usage() >= 0.5 then
-    return; -- they check now and then by themselves
+    return; -- the waiting sessions check by themselves
   end if;
   perform pg_notify(t.channel, t.payload)
   from (
     select n.channel, string_agg(n.id, ',') as payload
     from (
-      select w.channel, w.job_id::text as id, row_number() over (partition by w.channel) / 200 as part
+      select w.channel, w.job_id::text as id, (row_number() over (partition by w.channel) - 1) / 200 as part
       from holdfast.waiter w
       where w.job_id = any(ids)
     ) n

@@ -1,5 +1,5 @@
--- Delete what ended jobs and workers have left behind: ids, rows of attempts, tombstones of workers.
--- Also delete old ticks of schedules.
+-- Delete what ended jobs and workers have left behind: ids, names of queues, rows of attempts,
+-- tombstones of workers. Also delete old ticks of schedules.
 create or replace function holdfast.forget_leftovers(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -19,6 +19,12 @@ begin
     where o.used_at < now_at - interval '7 days'
       and not exists (select from holdfast.live j where j.id = o.id offset 0)
     limit 50000);
+  get diagnostics amount = row_count;
+  forgotten := forgotten + amount;
+
+  delete from holdfast.known_queue k
+  where k.seen_at < now_at - holdfast.longest_retention()
+    and not exists (select from holdfast.dead_letter d where d.queue = k.name offset 0);
   get diagnostics amount = row_count;
   forgotten := forgotten + amount;
 

@@ -94,7 +94,8 @@ comment on function holdfast.mark_lanes(bigint, timestamptz) is
   'Mark lanes that have been empty for ten minutes.';
 
 -- One statement looks for jobs in all states, so it sees a job in exactly one state. With
--- several, a job could change its state in between and be missed by each.
+-- several statements, a job could change its state between them, and each would miss it. The
+-- names of the queues are kept: see queues_in_reach().
 create or replace function holdfast.remove_lanes(mark bigint)
 returns integer
 language plpgsql volatile
@@ -113,7 +114,12 @@ begin
         and not exists (select from holdfast.live j where j.lane_id = o.id and j.state = 'pending' offset 0)
         and not exists (select from holdfast.lane_in_use u where u.lane_id = o.id)
       for update of o skip locked))
-    returning l.id
+    returning l.id, l.queue
+  ),
+  known as (
+    insert into holdfast.known_queue (name, seen_at)
+    select distinct g.queue, holdfast.clock() from gone g
+    on conflict (name) do update set seen_at = excluded.seen_at
   ),
   forgotten as (
     delete from holdfast.lane_activity a using gone g where a.lane_id = g.id
