@@ -131,6 +131,27 @@ def test_a_queue_that_keeps_nothing_is_cleared_within_two_minutes(
         assert set(kept(sql)) == {"other"}
 
 
+def test_a_day_that_has_passed_is_not_searched_again_and_again(
+    sql: Session, done: Done, configure: Configure, clock: Clock
+) -> None:
+    clock.advance(days=1)
+    configure("gone", retention=0)
+    done("gone")
+    done("other")
+    day = sql.one("select to_char(holdfast.clock() at time zone 'UTC', 'YYYYMMDD')")
+    for hours in (23, 2, 2, 2):
+        sweep(sql)
+        clock.advance(hours=hours)
+    sweep(sql)
+    searched = f"select xmin::text, seen_at from holdfast.swept where partition = 'finished_{day}'"
+    last = sql(searched)
+    assert last
+    clock.advance(minutes=10)
+    sweep(sql)
+    assert sql(searched) == last
+    assert kept(sql) == {"other": 1}
+
+
 def test_a_large_partition_is_searched_at_its_end_and_the_rest_of_it_little_by_little(
     sql: Session, done: Done, configure: Configure, clock: Clock
 ) -> None:

@@ -173,7 +173,8 @@ as $$
 declare
   unprepared text[] := array(select n from unnest(noted) n where n not like 'prepared %');
   prepared text[] := holdfast.prepared_transactions();
-  still text[] := array(select n from unnest(unprepared) n where n = any(holdfast.open_transactions()));
+  open constant text[] := holdfast.open_transactions();
+  still text[] := array(select n from unnest(unprepared) n where n = any(open));
 begin
   -- Read the prepared ones again: one of those that are gone may be among them by now.
   if cardinality(still) < cardinality(unprepared) then

@@ -111,7 +111,11 @@ as $$
             )
           )
       ) as pass_due,
-      m.seen_at <= now_at - k.shortest and (m.tail < m.seen or m.seen < b.blocks) as tail_due
+      m.seen_at <= now_at - k.shortest
+      and (m.tail < m.seen or m.seen < b.blocks)
+      -- Nothing is added to a day that has passed. Its last search was an hour after its last
+      -- row had expired.
+      and m.seen_at <= p.high + k.shortest + interval '1 hour' as tail_due
   ) d
   where k.shortest < k.longest or p.low = '-infinity'
 $$;
