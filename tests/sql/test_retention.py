@@ -136,6 +136,7 @@ def test_a_day_that_has_passed_is_not_searched_again_and_again(
 ) -> None:
     clock.advance(days=1)
     configure("gone", retention=0)
+    sweep(sql)  # notes where the partition ends
     done("gone")
     done("other")
     day = sql.one("select to_char(holdfast.clock() at time zone 'UTC', 'YYYYMMDD')")
