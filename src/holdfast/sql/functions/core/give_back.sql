@@ -43,8 +43,8 @@ begin
   from unnest(returned) r
   where r.verb in ('dead', 'cancelled')
   group by r.verb;
-  -- Interrupted jobs go to the returned lane (kind 1). Released jobs pass no kind: suspects stay
-  -- suspects. Interrupted jobs had started, so they get places before released ones.
+  -- Interrupted jobs go to the returned lane (kind 1). Released jobs pass no kind, so suspects stay
+  -- suspects. `interrupted` sorts before `released`: jobs that had started get the earlier places.
   perform holdfast.return_jobs(
     array_agg(r.id), array_agg(r.error), case r.verb when 'released' then array_agg(r.id) else '{}' end,
     case r.verb when 'interrupted' then 1 end, now_at)
@@ -103,7 +103,7 @@ as $$
 #variable_conflict use_column
 begin
   return array(
-    select row(
+    select row( -- in the order of the type
       j.id, j.lane_id, j.attempt, j.worker_id,
       case
         when j.cancel_requested_at is not null then 'cancelled'
@@ -125,7 +125,7 @@ begin
           end,
           interval '0'),
         interval '100 years'),
-      -- Do not count an interrupted attempt as a failure, or one whose job was asked to cancel.
+      -- An interrupted attempt is not a failure. A failed one is none if cancellation was requested.
       r.outcome = 'failed' and j.cancel_requested_at is null,
       date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)),
       case
@@ -178,8 +178,8 @@ comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamp
 -- nothing has cleared them; other jobs are returned. Jobs in `refunded` get the attempt of this
 -- claim back.
 --
--- All of them get new places. A sequence that was reset would give places before the old ones,
--- which check_places() refuses.
+-- Each job gets a new place after its old one. check_places() raises an error if the sequence was
+-- reset to before the old places.
 create or replace function holdfast.return_jobs(
   ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
@@ -196,8 +196,8 @@ begin
     return;
   end if;
   perform holdfast.check_places(ids);
-  -- Look up each lane once, into arrays. A join would look it up for each job if the planner takes
-  -- `live` for empty.
+  -- Look up each lane once, into arrays. A join would look it up for each job if the planner assumes
+  -- that `live` is empty.
   select
     array_agg(d.lane_id) as old,
     array_agg(holdfast.lane_of_kind(

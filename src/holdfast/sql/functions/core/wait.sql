@@ -1,9 +1,9 @@
 -- Wait for the end of a job without polling for it.
 --
 -- A waiting session stores a channel for the job, commits, checks whether the job has ended
--- already, and listens. A session that ends a job looks for waiting channels. If the end is
--- being written while the channel is stored, it misses the channel. So the waiting session
--- repeats its check now and then.
+-- already, and listens. A session that ends a job looks for waiting channels. If its
+-- transaction is open while the channel is stored, it cannot see the channel. So the waiting
+-- session checks again several times, and then every five seconds.
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_jobs(ids uuid[], channel text)
@@ -21,7 +21,7 @@ begin
     perform holdfast.refuse_value(
       'ids', cardinality(ids) || ' ids', 'may be 10000 at most: wait for the others in another call');
   end if;
-  -- A tenant gets no notification about jobs of others.
+  -- Skip jobs in queues that the caller may not use.
   insert into holdfast.waiter (job_id, channel, since)
   select distinct i, await_jobs.channel, holdfast.clock()
   from unnest(holdfast.jobs_in_reach(ids)) i
@@ -31,7 +31,7 @@ end
 $$;
 comment on function holdfast.await_jobs(uuid[], text) is
   'Ask for a notification on a channel when these jobs end, up to 10000 jobs in a call. The payload of a '
-  'notification is the ids of up to 200 of them, with commas in between.';
+  'notification is the ids of up to 200 of them, separated by commas.';
 
 -- holdfast: role producer operator
 create or replace function holdfast.await_no_more(ids uuid[], channel text)
@@ -44,7 +44,7 @@ as $$
     and w.channel = await_no_more.channel
 $$;
 comment on function holdfast.await_no_more(uuid[], text) is
-  'Cancel the notifications of a channel about these jobs.';
+  'Stop notifying a channel about these jobs.';
 
 -- Jobs that have not ended are left out. A job that does not exist any more has a null state.
 -- holdfast: role producer viewer
@@ -57,8 +57,8 @@ set jit = off
 as $$
   select
     i.id, e.task, e.state,
-    -- Producers and workers get the result as it is; viewers get what they may see.
-    case when me.uses then e.result else holdfast.as_seen(e.result, e.queue, e.payload, me.in_full) end,
+    -- Producers, workers and the owner get the result unmasked. All others get it masked.
+    case when me.gets_all then e.result else holdfast.as_seen(e.result, e.queue, e.payload, me.in_full) end,
     holdfast.text_as_seen(e.last_error, e.queue, e.payload, me.in_full)
   from (select distinct i as id from unnest(ids) i) i
   left join lateral (
@@ -67,22 +67,22 @@ as $$
     union all
     select d.task, 'dead', null, d.last_error, d.died_at, d.queue, d.payload from holdfast.dead_letter d
       where d.id = i.id
-    order by 5 desc
+    order by finished_at desc -- an id may be used again: the latest job counts
     limit 1
   ) e on ((select holdfast.unrestricted()) or holdfast.in_reach(e.queue))
   cross join (
     select
       holdfast.sees_payloads() as in_full,
       holdfast.is_owner(c.role) or holdfast.acts_as(c.role, 'holdfast_producer')
-        or holdfast.acts_as(c.role, 'holdfast_worker') as uses
+        or holdfast.acts_as(c.role, 'holdfast_worker') as gets_all
     from holdfast.caller() c (role)
     offset 0
   ) me
   where not exists (select from holdfast.live j where j.id = i.id offset 0)
 $$;
 comment on function holdfast.ends(uuid[]) is
-  'Return the state, result and last error of those of these jobs that have ended; the state is null if a '
-  'job does not exist.';
+  'Return the state, result and last error of each of these jobs that has ended. The state is null if a job '
+  'does not exist.';
 
 -- Notify the channels that wait for these jobs.
 create or replace function holdfast.tell_waiters(ids uuid[])

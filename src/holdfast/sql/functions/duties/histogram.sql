@@ -1,5 +1,5 @@
--- Count times in buckets, five to each power of ten, from a tenth of a millisecond to eleven days.
--- Bucket 0 lies below the first bound, bucket 51 above the last.
+-- Return the bounds of the buckets: five per power of ten, from 0.1 ms to 11 days. Bucket 0 lies
+-- below the first bound, and bucket 51 above the last one.
 -- holdfast: role viewer
 create or replace function holdfast.stat_bounds()
 returns double precision[]
@@ -10,7 +10,8 @@ $$;
 comment on function holdfast.stat_bounds() is
   'Return the bounds, in seconds, of the buckets for waiting and running times.';
 
--- The number is 64 × waited + ran; 63 means unknown. PostgreSQL inlines the function.
+-- Return 64 × the bucket of the waiting time + the bucket of the running time. Bucket 63 means
+-- unknown. There is no SET clause, so that PostgreSQL inlines the function.
 create or replace function holdfast.stat_bucket(waited double precision, ran double precision)
 returns integer
 language sql immutable parallel safe
@@ -44,7 +45,7 @@ as $$
 $$;
 comment on function holdfast.add_counts(integer[], integer[]) is 'Return the sum of two histograms.';
 
--- Return null if there is nothing. Within a bucket, times are assumed to be spread evenly by
+-- Return null if no job is counted. Within a bucket, times are assumed to be spread evenly by
 -- their logarithm.
 create or replace function holdfast.percentiles(counts bigint[], shares double precision[])
 returns double precision[]
@@ -79,4 +80,4 @@ begin
 end
 $$;
 comment on function holdfast.percentiles(bigint[], double precision[]) is
-  'Return the times, in seconds, below which these ascending shares of a histogram''s jobs stay.';
+  'Return the percentiles of a histogram, in seconds. The shares must ascend, as in {0.5,0.95,0.99}.';

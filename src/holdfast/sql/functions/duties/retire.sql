@@ -1,22 +1,22 @@
--- Remove lanes that have been empty for ten minutes.
+-- Remove lanes in which no attempt has ended for about ten minutes.
 --
 -- A lane may be removed only when no transaction can still put a job into it. An open
 -- transaction may have looked the lane up, or hold a snapshot that shows it, and insert
--- later. So each upkeep takes one step of these four. The row of `lane_watch` says how far
--- they are:
+-- later. So upkeep() takes these four steps one at a time. The row of `lane_watch` holds the
+-- current step:
 --
---   1. Mark empty lanes as retired (no row). After the commit, lane() and enqueue() make a
---      new lane instead of using a retired one. Claims still visit it.
+--   1. Mark empty lanes as retired (`lane_watch` has no row yet). After the commit, lane() and
+--      enqueue() make a new lane instead of using a retired one. Claims still visit it.
 --   2. Note the open transactions (step = 2). After the commit, a trigger refuses inserts by
 --      hand into a retired lane. Only the noted transactions may still insert there, because
 --      they may have looked the lane up before it was marked.
---   3. Note the open transactions again (step = 3). Every transaction that may still insert
---      has ended or is among these.
+--   3. Note the open transactions again (step = 3). Some began after the first note but before
+--      its commit. They may not see that note, so they may insert too.
 --   4. When all of these have ended, delete each marked lane that is still empty. The other
 --      ones are ordinary lanes again.
 --
--- A mark is the number of the transaction that marked the lane. Lanes that are marked later
--- than those under watch wait for the next round.
+-- A mark is the number of the transaction that marked the lane. No lane is marked while a
+-- round runs.
 --
 -- A lane is empty if no live job is in it, and no row of stat_delta names it. Such a row
 -- would otherwise lose its queue and task.
@@ -61,8 +61,9 @@ comment on function holdfast.retire_lanes(timestamptz) is
   'Take one step towards removing lanes that have been empty for ten minutes. Returns how many were '
   'removed.';
 
--- No index finds scheduled jobs, held jobs or rows of stat_delta by their lane. So this
--- view lists all lanes that they use, once for all lanes under test.
+-- List the lanes in use. No index finds scheduled jobs, held jobs or rows of stat_delta by
+-- lane. So one query reads them all, instead of one query per lane. Held jobs have the state
+-- `claimed`, even while they run.
 create or replace view holdfast.lane_in_use as
 select j.lane_id from holdfast.live j where j.state = 'scheduled'
 union
@@ -186,9 +187,8 @@ $$;
 comment on function holdfast.still_open(text[]) is
   'Return which of these transactions are still open, or may have been prepared since.';
 
--- Return whether the current transaction may insert jobs into a lane by hand. It may not if
--- the lane is retired and under watch (step 2 or later), and this transaction is none of
--- those noted there.
+-- Return whether the current transaction may insert jobs into a lane directly. It may not if
+-- the lane is retired, the watch covers it, and the watch does not list this transaction.
 create or replace function holdfast.takes_jobs(lane_id integer)
 returns boolean
 language sql stable

@@ -7,18 +7,18 @@
 -- `finished` has no index by time, because it would slow down every finish. So sweep() searches
 -- partitions block by block, and only those that may hold expired rows:
 --
---   pass   reads the whole partition. While the rows of its day expire, a pass runs every 24th
---          part of the retention, and in a partition over 16 MB at most every 5 minutes. The
---          last pass runs when the whole day has expired
---   tail   reads only the blocks at the end that the table already had one shortest retention
---          ago: their rows may have expired since. Large partitions do not slow this down, so a
---          queue with retention 0 is cleared within three minutes
+--   pass   reads the whole partition. While its rows expire, a pass starts every 1/24 of the
+--          retention. Above 16 MB, passes are at least 5 minutes apart. The last pass starts
+--          when the whole day has expired
+--   tail   reads the blocks that were added up to one shortest retention ago. Only their rows
+--          can have expired since the last search, so even a large partition is cleared soon.
+--          A retention of 0 counts as one minute, and its rows go within about three
 --
 -- If all queues have the same retention, only the default partitions are searched.
 
 -- Search partitions for expired rows, and delete expired dead letters. A worker calls this about
--- every 30 seconds, and again at once if it returns true. It does nothing within `rest` of the
--- last sweep.
+-- every 30 seconds, and again after a short pause if it returns true. It does nothing within
+-- `rest` of the last sweep.
 -- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
@@ -161,7 +161,7 @@ begin
         position.tail := least(position.tail + 512, position.seen);
       end loop;
       if position.tail >= position.seen then
-        -- Search the last 64 blocks again next time, because concurrent sessions may fill them later.
+        -- Search the last 64 blocks again next time, because concurrent sessions may still insert there.
         position.tail := greatest(position.seen - 64, 0);
         position.seen := due.blocks;
         position.seen_at := now_at;
@@ -283,7 +283,7 @@ comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestampt
   'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
 -- Delete the errors, steps, checkpoints and event counts of these jobs, whose rows are deleted
--- already. Skip an id that another job has now: a caller may use an id again after 7 days.
+-- already. Skip ids that a newer job uses: a caller may use an id again after 7 days.
 create or replace function holdfast.forget_rest(ids uuid[])
 returns void
 language plpgsql volatile
