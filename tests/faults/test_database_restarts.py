@@ -152,14 +152,23 @@ def test_an_outage_is_told_once_when_it_begins_and_once_when_it_is_over(
 
 
 def test_a_single_connection_that_was_ended_is_soon_back(
-    hf: Holdfast, database: Database, work: StartWorker, told: Told, caplog: pytest.LogCaptureFixture
+    hf: Holdfast,
+    database: Database,
+    work: StartWorker,
+    told: Told,
+    until: Until,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     hf.task(name="work")(lambda: None)
     caplog.set_level("INFO", "holdfast")
     work(lease_time=60)
     caplog.clear()
-    database.ask(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'"
+    # The connection may open a moment after the worker has started.
+    until(
+        lambda: database.ask(
+            "select pg_terminate_backend(pid) from pg_stat_activity "
+            "where application_name = 'holdfast claimer'"
+        )
     )
     told.wait_for("database.back")
     assert [vars(record)["event"] for record in caplog.records] == ["database.lost", "database.back"]
