@@ -14,7 +14,7 @@ begin
   delete from holdfast.dead_letter d where d.id = any(ids);
   gone := holdfast.ids_without_job(ids);
   delete from holdfast.event e where e.job_id = any(gone);
-  perform holdfast.forget_rest(gone);
+  perform holdfast.delete_rest(gone);
   return cardinality(ids);
 end
 $$;

@@ -292,29 +292,41 @@ set enable_seqscan = off
 set jit = off
 as $$
 #variable_conflict use_column
-declare
+begin
   -- Most jobs have none of these rows. So find those rows first: `finished` must be searched
   -- partition by partition.
-  gone constant uuid[] := holdfast.ids_without_job(array(
+  perform holdfast.delete_rest(holdfast.ids_without_job(array(
     select e.job_id from holdfast.attempt_error e where e.job_id = any(ids)
     union
     select s.job_id from holdfast.step s where s.job_id = any(ids)
     union
     select c.job_id from holdfast.checkpoint c where c.job_id = any(ids)
     union
-    select c.job_id from holdfast.event_count c where c.job_id = any(ids)));
-begin
-  if cardinality(gone) = 0 then
-    return;
-  end if;
-  delete from holdfast.attempt_error e where e.job_id = any(gone);
-  delete from holdfast.step s where s.job_id = any(gone);
-  delete from holdfast.checkpoint c where c.job_id = any(gone);
-  delete from holdfast.event_count c where c.job_id = any(gone);
+    select c.job_id from holdfast.event_count c where c.job_id = any(ids))));
 end
 $$;
 comment on function holdfast.forget_rest(uuid[]) is
   'Delete errors, steps, checkpoints and event counts of jobs that no longer exist.';
+
+create or replace function holdfast.delete_rest(ids uuid[])
+returns void
+language plpgsql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set jit = off
+as $$
+begin
+  if cardinality(ids) = 0 then
+    return;
+  end if;
+  delete from holdfast.attempt_error e where e.job_id = any(ids);
+  delete from holdfast.step s where s.job_id = any(ids);
+  delete from holdfast.checkpoint c where c.job_id = any(ids);
+  delete from holdfast.event_count c where c.job_id = any(ids);
+end
+$$;
+comment on function holdfast.delete_rest(uuid[]) is
+  'Delete the errors, steps, checkpoints and event counts of these jobs.';
 
 create or replace function holdfast.ids_without_job(ids uuid[])
 returns uuid[]
