@@ -37,7 +37,7 @@ def add(hf: Holdfast) -> AsyncTask[Sum]:
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks again by himself: who is not told waits until the test ends."""
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", 600.0)
+    monkeypatch.setattr(waiting, "CHECK_SECONDS", 600.0)
 
 
 def test_a_result_is_what_the_handler_returned(hf: Holdfast, add: AsyncTask[Sum], work: StartWorker) -> None:
@@ -193,8 +193,8 @@ def test_an_end_that_told_nobody_is_found(
     again: tuple[Any, ...],
     look: float,
 ) -> None:
-    monkeypatch.setattr(waiting, "AGAIN_SECONDS", again)
-    monkeypatch.setattr(waiting, "LOOK_SECONDS", look)
+    monkeypatch.setattr(waiting, "RECHECK_SECONDS", again)
+    monkeypatch.setattr(waiting, "CHECK_SECONDS", look)
     job = add.enqueue(2, 3)
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(job.result(timeout=60)))

@@ -1,22 +1,24 @@
-"""The connection pools of a process, for everything but a worker's own connections.
+"""The connection pools of a process, for everything except a worker's own connections.
 
-A pool has no thread and no task. So a failed connection raises its error at once, and nothing has to end
-before an event loop does. (The pools of `psycopg_pool` only raise "timeout" after ten seconds. Their tasks
-sometimes outlive the cancellation at the end of `asyncio.run`, which then waits without end.)
+A pool has no thread and no task. So a failed attempt to connect raises its error at once, and nothing has to
+end before an event loop does. (The pools of `psycopg_pool` only raise "timeout" after ten seconds. Their
+tasks sometimes outlive the cancellation at the end of `asyncio.run`, which then waits without end.)
 
-**An idle connection that has died causes no error.** Only a round trip proves that a connection works, and an
-enqueue is itself one round trip. A block that uses a connection gets a proven one. A plain call runs on a
-connection that only looks usable, and is sent again if it certainly did nothing:
+**An idle connection that has died causes no error.** Only a round trip proves that a connection works. So a
+block that checks out a connection gets one that was just proven. A plain call, such as an enqueue, is itself
+one round trip, and a proof would add another. It skips the proof if the connection looks usable:
 
-    used a moment ago ── socket not readable ──► ask ──► the server ends the session ──┐
-          │                    │                  └────► answer                        │
-          │ idle for long      │ readable                                              │
-          └────────► prove ◄───┘                     the next idle one, or a new one ◄─┘
+1. Take the idle connection that was used last. If there is none, open a new one and send the call.
+2. If the connection was used a moment ago and its socket is not readable, send the call without a proof.
+3. Otherwise prove the connection, and then send the call. If the proof fails, start again at 1.
+4. If the server ended the session before the call ran, start again at 1.
 
-A server that restarts or ends a session closes the socket. A check of the socket notices that in half a
-microsecond. If the session ends between the check and the call, `libpq.NEVER_RAN` explains why the call may
-be sent again. A call whose answer was lost may not be sent again, and raises. A peer that vanished silently
-passes the check. Therefore a connection is proven after a long idle time, and keepalives watch it.
+A server that restarts or ends a session closes the socket, and a closed socket is readable. The check of the
+socket takes half a microsecond. If the session ends after the check, `libpq.NEVER_RAN` explains why the call
+may be sent again. A call whose answer was lost may not be sent again, and raises.
+
+A peer that vanished silently passes the check of the socket. Therefore a connection is proven after a longer
+idle time, and keepalives watch it.
 """
 
 import asyncio
@@ -60,7 +62,7 @@ T = TypeVar("T")
 C = TypeVar("C", LibpqConnection, LibpqAsyncConnection)
 S = TypeVar("S", bound="_IdleConnections[Any]")
 
-# How long an idle connection is kept.
+# An idle connection may be kept for this time. The pool closes older ones when a connection comes back.
 IDLE_SECONDS = 300.0
 # A connection that was idle for less than this is used without a proof if its socket is not readable.
 TRUSTED_SECONDS = 1.0
@@ -95,7 +97,7 @@ class Database:
             try:
                 return self._current().ask(call)
             except Exception:
-                with translated(self.dsn):  # only here, because entering it before each call takes time
+                with translated(self.dsn):  # only after an error, because it would slow down each call
                     raise
         with self.pooled_connection() as connection:
             return run_on(connection, call)
@@ -112,18 +114,18 @@ class Database:
 
     def load(self, jobs: Iterable[NewJob]) -> list[JobId]:
         """Enqueue these jobs, all or none, and return their ids."""
-        first, rest = _first_of(batches(jobs))
-        if len(first) < SMALLEST_COPY:  # there are no more jobs, and one call is one transaction
+        first, all_batches = _first_of(batches(jobs))
+        if len(first) < SMALLEST_COPY:  # so it is the only batch, and one call enqueues all jobs or none
             return [*self.run(enqueue_many.enqueue_many(first))] if first else []
         with self.pooled_connection() as connection, connection.transaction():
-            return load(connection, rest, streaming=True)
+            return load(connection, all_batches, streaming=True)
 
     async def aload(self, jobs: Iterable[NewJob]) -> list[JobId]:
-        first, rest = _first_of(batches(jobs))
+        first, all_batches = _first_of(batches(jobs))
         if len(first) < SMALLEST_COPY:
             return [*await self.arun(enqueue_many.enqueue_many(first))] if first else []
         async with self.apooled_connection() as connection, connection.transaction():
-            return await aload(connection, rest, streaming=True)
+            return await aload(connection, all_batches, streaming=True)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection[Any]]:
@@ -184,12 +186,12 @@ class Database:
     async def alistens(self) -> bool:
         """Return whether LISTEN works; a pooler in transaction mode would lose it."""
         if not self.pooler.is_known:
-            await asyncio.to_thread(self._look)
+            await asyncio.to_thread(self._detect_pooler)
         return not self.pooler.transaction_mode
 
-    def _look(self) -> None:
+    def _detect_pooler(self) -> None:
         with self.connection():
-            pass  # the connection itself detects a pooler
+            pass  # connection() has detected it
 
     def close(self) -> None:
         """Close idle connections. A connection in use closes when it is returned to the pool."""
@@ -231,7 +233,7 @@ class Database:
     def _current(self) -> "_Pool":
         with self._lock:
             if self._pool is None or self._pool.process != os.getpid():  # a fork needs its own pool
-                self._pool = self._closing_after_us(_Pool(self._target))
+                self._pool = self._with_finalizer(_Pool(self._target))
             return self._pool
 
     def _acurrent(self) -> "_AsyncPool":
@@ -240,11 +242,11 @@ class Database:
             pool = self._apools.get(loop)
             if pool is None:
                 self._close_ended_loops()
-                pool = self._apools[loop] = self._closing_after_us(_AsyncPool(self._target))
+                pool = self._apools[loop] = self._with_finalizer(_AsyncPool(self._target))
             return pool
 
-    def _closing_after_us(self, pool: S) -> S:
-        # Connections do not stay open after a Database that was never closed.
+    def _with_finalizer(self, pool: S) -> S:
+        # If this Database is never closed, its connections are closed when it is garbage-collected.
         weakref.finalize(self, pool.abandon)
         return pool
 
@@ -254,7 +256,11 @@ class Database:
 
 
 class _Target(NamedTuple):
-    """The server of a pool. It does not keep the `Database` alive, which may end before its pools."""
+    """The server of a pool.
+
+    A pool refers to this instead of its `Database`. Otherwise it would keep the `Database` alive, whose pools
+    are closed when it is garbage-collected.
+    """
 
     dsn: str
     pooler: Pooler
@@ -262,7 +268,7 @@ class _Target(NamedTuple):
 
 
 class _IdleConnections(Generic[C]):
-    """A stack of idle connections, with the last used one on top."""
+    """A stack of idle connections, with the last used one on top. The base of both pools."""
 
     def __init__(self) -> None:
         self.process = os.getpid()
@@ -270,7 +276,7 @@ class _IdleConnections(Generic[C]):
         self._closed = False
 
     def pop(self) -> tuple[C, bool] | None:
-        """Return the last used connection, and whether to trust it: recent, and its socket not readable."""
+        """Take the connection used last, and return it with whether it looks usable without a proof."""
         try:
             since, connection = self._idle.pop()
         except IndexError:
@@ -279,20 +285,23 @@ class _IdleConnections(Generic[C]):
         return connection, recent and not connection.wire.is_readable()
 
     def put(self, connection: C) -> None:
+        """Keep a connection for the next call if it is usable; close it otherwise. Close outdated ones."""
         now = time.monotonic()
-        unused = connection.pgconn.transaction_status == TransactionStatus.IDLE
-        if unused and not self._closed:
+        # Neither closed, nor in a transaction, nor in a call that was interrupted.
+        is_usable = connection.pgconn.transaction_status == TransactionStatus.IDLE
+        if is_usable and not self._closed:
             self._idle.append((now, connection))
         else:
             connection.pgconn.finish()
         try:
             while self._idle[0][0] < now - IDLE_SECONDS:
-                _, unneeded = self._idle.popleft()
-                unneeded.pgconn.finish()
+                _, outdated = self._idle.popleft()
+                outdated.pgconn.finish()
         except IndexError:  # none is left
             pass
 
     def abandon(self) -> None:
+        """Close the connections, unless they belong to the parent of this forked process."""
         if self.process == os.getpid():
             self.close()
 
@@ -315,6 +324,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[LibpqConnection]:
+        """Check out a proven connection for the length of the block."""
         self._acquire_permit()
         try:
             connection = self._next_idle(trusting=False) or self._connect()
@@ -326,7 +336,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
             self._permits.put(None)
 
     def ask(self, call: Call[T]) -> T:
-        """Run a plain call, without proving a connection that looks usable."""
+        """Run a plain call on a connection that looks usable. The module's docstring lists the steps."""
         self._acquire_permit()
         try:
             while (connection := self._next_idle(trusting=True)) is not None:
@@ -337,7 +347,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
                         raise
                     connection.close()
                 finally:
-                    self.put(connection)
+                    self.put(connection)  # a closed connection is not kept
             connection = self._connect()
             try:
                 return connection.ask(call)
@@ -353,6 +363,7 @@ class _Pool(_IdleConnections[LibpqConnection]):
             raise _all_in_use(self._target) from None
 
     def _next_idle(self, *, trusting: bool) -> LibpqConnection | None:
+        """Take an idle connection that is proven or, if `trusting`, looks usable. Close those that fail."""
         while (taken := self.pop()) is not None:
             connection, trusted = taken
             if trusting and trusted:

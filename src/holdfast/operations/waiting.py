@@ -1,13 +1,16 @@
-"""Waiting for jobs to end: thousands of waiters, one connection that listens.
+"""Waits for jobs to end: thousands of waiters share one thread and two connections.
 
     result() ─┐                      ┌── listen: the ids of jobs that have ended
     result() ─┼──► Waiting (thread) ─┤
     result() ─┘                      └── session: register waits; ask for the ends of jobs
 
-Each wait is registered in the database, so the transaction that ends a job knows whether to notify. The
-notification is only a hint. A transaction that was already ending the job did not see the wait, and a
-connection may be lost. So each job is asked for again a few times soon after its wait was registered. All
-jobs are asked for every few seconds, and more often if the database has no notifications.
+`result()` gets a future from `Waiting`. The thread registers the wait in the database, so the transaction
+that ends the job knows whom to notify. The thread then reads the end of the job and sets the future.
+
+A notification can be missing: a transaction that was already ending the job did not see the wait, or a
+connection was lost. So the thread also checks jobs without a notification. It checks a new job again a few
+times soon after its wait was registered. It checks all jobs every few seconds, and more often if LISTEN does
+not work.
 """
 
 import asyncio
@@ -16,7 +19,7 @@ import contextlib
 import os
 import secrets
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
 from holdfast.database import Database, Session
@@ -24,12 +27,14 @@ from holdfast.operations.results import End, await_jobs, await_no_more, ends_of
 from holdfast.telemetry import emit
 from holdfast.values.errors import DatabaseUnavailable, NotReady
 
-# The times after which a job is asked for again, to catch an end that was being written meanwhile.
-AGAIN_SECONDS = (0.01, 0.04, 0.12, 0.3)
-LOOK_SECONDS = 5.0
+# The times after which a new job is checked again, to catch an end that was being written meanwhile.
+RECHECK_SECONDS = (0.01, 0.04, 0.12, 0.3)
+# How often all jobs are checked: while the thread listens, and while it does not.
+CHECK_SECONDS = 5.0
 POLL_SECONDS = 0.5
 # The thread ends after this time without a waiter.
 IDLE_SECONDS = 30.0
+# The most jobs in one call.
 BATCH = 5000
 
 _CLOSED = "this Holdfast was closed while a job was waited for"
@@ -43,8 +48,9 @@ class Waiting:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._waiters: dict[str, list[Future[End]]] = {}
+        # Jobs that the hub has still to register, and jobs that lost their last waiter.
         self._new: list[str] = []
-        self._gone: list[str] = []
+        self._dropped: list[str] = []
         self._hub: _Hub | None = None
         self._closed = False
 
@@ -67,7 +73,7 @@ class Waiting:
                 hub = _Hub(self._database, self)
                 hub.start()
                 self._hub = hub
-                # Registered last, so it runs before an embedded server stops.
+                # atexit calls the last function first, so this runs before an embedded server stops.
                 atexit.register(self.close)
             elif self._hub is not None:
                 self._hub.wake()
@@ -81,7 +87,7 @@ class Waiting:
                 waiters.remove(future)
                 if not waiters:
                     del self._waiters[job_id]
-                    self._gone.append(job_id)
+                    self._dropped.append(job_id)
         future.cancel()
 
     def close(self) -> None:
@@ -96,27 +102,29 @@ class Waiting:
     # Used by the hub.
 
     def take(self) -> tuple[list[str], list[str]]:
-        """Return the jobs to register and the jobs to forget since the last call."""
+        """Return the next jobs to register, and the jobs to deregister."""
         with self._lock:
             new, self._new = self._new[:BATCH], self._new[BATCH:]
-            gone, self._gone = self._gone, []
-            return new, [job_id for job_id in gone if job_id not in self._waiters]
+            dropped, self._dropped = self._dropped, []
+            return new, [job_id for job_id in dropped if job_id not in self._waiters]
 
     def register_again(self) -> None:
-        """Register all waits again."""
+        """Have the hub register all waits again."""
         with self._lock:
             self._new = list(self._waiters)
 
     def waited_for(self) -> list[str]:
+        """Return all jobs that have a waiter."""
         with self._lock:
             return list(self._waiters)
 
-    def among(self, ids: Iterable[str]) -> Iterator[str]:
-        """Yield the jobs among `ids` that still have a waiter."""
+    def still_waited_for(self, ids: Iterable[str]) -> list[str]:
+        """Return the jobs among `ids` that still have a waiter."""
         with self._lock:
-            return iter([job_id for job_id in ids if job_id in self._waiters])
+            return [job_id for job_id in ids if job_id in self._waiters]
 
     def settle(self, ends: Sequence[End]) -> None:
+        """Give each end to the waiters of its job."""
         for end in ends:
             with self._lock:
                 waiters = self._waiters.pop(end.id, [])
@@ -135,7 +143,7 @@ class Waiting:
                 future.set_exception(error)
 
     def leave(self, hub: "_Hub") -> bool:
-        """Detach the hub and return True if there are no waiters."""
+        """Detach the hub if there are no waiters, and return whether there are none."""
         with self._lock:
             if self._waiters or self._new:
                 return False
@@ -145,7 +153,11 @@ class Waiting:
 
 
 class _Hub:
-    """The thread that waits for the ends of jobs, and its event loop."""
+    """The thread that finds the ends of jobs, and its event loop.
+
+    Two coroutines run on the loop. `_listen` collects notifications and wakes `_run`. `_run` takes one turn
+    after another: it registers waits, checks jobs, and sleeps.
+    """
 
     def __init__(self, database: Database, waiting: Waiting) -> None:
         self._database = database
@@ -153,8 +165,8 @@ class _Hub:
         self._channel = f"holdfast_wait_{secrets.token_hex(8)}"
         self._is_listening = False
         self._notified: set[str] = set()
-        self._look_at = 0.0
-        self._again: list[tuple[float, list[str]]] = []
+        self._check_all_at = 0.0
+        self._rechecks: list[tuple[float, list[str]]] = []
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken: asyncio.Event | None = None
@@ -182,7 +194,7 @@ class _Hub:
             asyncio.run(self._run())
         except Exception as error:  # noqa: BLE001 - raised in the waiters, which would otherwise never return
             emit("waiting.broken", error=error)
-            self._ready.set()  # `add` waits for this and holds the lock that `fail` needs
+            self._ready.set()  # first, because `add` waits for this while it holds the lock that `fail` needs
             self._waiting.fail(error, self)
         finally:
             self._ready.set()
@@ -200,61 +212,71 @@ class _Hub:
                 except NotReady as error:
                     emit("waiting.failed", error=error)
                     await asyncio.sleep(POLL_SECONDS)
-                    self._look_at = 0.0
+                    self._check_all_at = 0.0
         finally:
             listening.cancel()
             await asyncio.wait({listening})
             await session.close()
 
     async def _turn(self, session: Session) -> bool:
-        """Ask for the jobs that may have ended; return True if the hub may end."""
+        """Check the jobs that may have ended, then sleep. Return True if the hub may end.
+
+        1. Register the new waits.
+        2. Check the new jobs, those with a notification, and those with a recheck that is due. From time to
+           time check all jobs.
+        3. Deregister the jobs that have ended or lost their last waiter.
+        4. Plan the rechecks of the new jobs, and sleep.
+        """
         loop, woken = self._loop, self._woken
         assert loop is not None and woken is not None  # noqa: S101, PT018 - both are set together
         woken.clear()
-        new, gone = self._waiting.take()
+        new, dropped = self._waiting.take()
         due, self._notified = self._notified, set()
-        due.update(self._due(loop.time()))
+        due.update(self._due_rechecks(loop.time()))
         if self._is_listening and new:
             try:
                 await session.run(await_jobs(new, self._channel))
             except BaseException:
-                self._look_at = 0.0
+                # The new jobs are taken, so a full check must find their ends.
+                self._check_all_at = 0.0
                 raise
-        if loop.time() >= self._look_at:
-            self._look_at = loop.time() + (LOOK_SECONDS if self._is_listening else POLL_SECONDS)
+        if loop.time() >= self._check_all_at:
+            self._check_all_at = loop.time() + (CHECK_SECONDS if self._is_listening else POLL_SECONDS)
             due.update(self._waiting.waited_for())
-        asked = [*dict.fromkeys([*new, *due])]
+        checked = [*dict.fromkeys([*new, *due])]
         ended: list[str] = []
-        for begin in range(0, len(asked), BATCH):
-            ends = await session.run(ends_of(asked[begin : begin + BATCH]))
+        for begin in range(0, len(checked), BATCH):
+            ends = await session.run(ends_of(checked[begin : begin + BATCH]))
             self._waiting.settle(ends)
             ended += [end.id for end in ends]
-        if self._is_listening and (ended or gone):
-            await session.run(await_no_more([*ended, *gone], self._channel))
+        if self._is_listening and (ended or dropped):
+            await session.run(await_no_more([*ended, *dropped], self._channel))
         if new:
-            self._again += [(loop.time() + seconds, new) for seconds in AGAIN_SECONDS]
-        return await self._rest(loop.time(), woken)
+            self._rechecks += [(loop.time() + seconds, new) for seconds in RECHECK_SECONDS]
+        return await self._sleep(loop.time(), woken)
 
-    def _due(self, now: float) -> Iterator[str]:
-        """Yield the recently registered jobs that are due to be asked for again."""
-        due = [ids for when, ids in self._again if when <= now]
-        self._again = [(when, ids) for when, ids in self._again if when > now]
-        return self._waiting.among(job_id for ids in due for job_id in ids)
+    def _due_rechecks(self, now: float) -> list[str]:
+        """Take the rechecks that are due, and return their jobs."""
+        due = [ids for when, ids in self._rechecks if when <= now]
+        self._rechecks = [(when, ids) for when, ids in self._rechecks if when > now]
+        return self._waiting.still_waited_for(job_id for ids in due for job_id in ids)
 
-    async def _rest(self, now: float, woken: asyncio.Event) -> bool:
-        waits = bool(self._waiting.waited_for())
-        if waits:
-            until = min([self._look_at, *(when for when, _ in self._again)])
+    async def _sleep(self, now: float, woken: asyncio.Event) -> bool:
+        """Sleep until there is work. Return True if the hub may end: it was idle, and there is no waiter."""
+        has_waiters = bool(self._waiting.waited_for())
+        if has_waiters:
+            until = min([self._check_all_at, *(when for when, _ in self._rechecks)])
         else:
-            until, self._again = now + IDLE_SECONDS, []
+            until, self._rechecks = now + IDLE_SECONDS, []
         try:
             async with asyncio.timeout(until - now):
                 await woken.wait()
         except TimeoutError:
-            return not waits and self._waiting.leave(self)
+            return not has_waiters and self._waiting.leave(self)
         return False
 
     async def _listen(self) -> None:
+        """Collect notifications, and connect again when the connection is lost."""
         while True:
             try:
                 if not await self._database.alistens():
@@ -266,10 +288,10 @@ class _Hub:
                         if payload is not None:
                             self._notified.update(payload.split(","))
                         elif not self._is_listening:
-                            # Waits from before the connection was up are registered now.
+                            # The connection has just begun to listen. Register the waits that exist already.
                             self._is_listening = True
                             self._waiting.register_again()
-                        else:
+                        else:  # a regular check of the connection has passed
                             continue
                         self.wake()
             except DatabaseUnavailable as error:

@@ -1,9 +1,18 @@
 -- Write the failed, snoozed, released and interrupted reports of finish().
 --
--- Failed and snoozed jobs become scheduled; released and interrupted ones become pending. A job
--- that may not be tried again is dead, and a job that was asked to cancel is cancelled.
+--   1. Decide the `verb` of each report: what happens to its job.
+--   2. Store the errors, count the failures and log the events.
+--   3. Change the jobs:
 --
--- finish() has locked the rows, so their ctid stays valid.
+--        failed, snoozed         the job becomes scheduled
+--        released, interrupted   the job becomes pending
+--        dead                    the job may not be tried again: it moves to the dead letters
+--        cancelled               the job was asked to cancel: it moves to the finished jobs
+--
+--   4. Delete the rows of these jobs in `running`.
+--
+-- finish() has locked the jobs. So a statement can find a job first and update it by its ctid: no
+-- other transaction moves the row in between.
 create or replace function holdfast.give_back(
   ids uuid[],
   leases uuid[],
@@ -21,34 +30,35 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  returned holdfast.returned_attempt[];
+  attempts holdfast.returned_attempt[];
 begin
-  returned := holdfast.returned_attempts(
+  attempts := holdfast.returned_attempts(
     ids, leases, outcomes, errors, tracebacks, retries, delays, durations, now_at);
-  if returned = '{}' then
+  if attempts = '{}' then
     return 0;
   end if;
 
   insert into holdfast.attempt_error (job_id, attempt, failed_at, worker_id, error, traceback)
   select r.id, r.attempt, now_at, r.worker_id, left(r.error, 10000), left(r.traceback, 20000)
-  from unnest(returned) r
+  from unnest(attempts) r
   where r.error is not null;
   perform holdfast.note_ends('failed', array_agg(r.lane_id), array_agg(r.waited), array_agg(r.ran), now_at)
-  from unnest(returned) r
+  from unnest(attempts) r
   where r.is_failure
   having count(*) > 0;
-  perform holdfast.log_returned(returned, now_at);
+  perform holdfast.log_returned(attempts, now_at);
 
   perform holdfast.end_jobs(r.verb, array_agg(r.id), array_agg(r.error), now_at)
-  from unnest(returned) r
+  from unnest(attempts) r
   where r.verb in ('dead', 'cancelled')
   group by r.verb;
-  -- Interrupted jobs go to the returned lane (kind 1). Released jobs pass no kind, so suspects stay
-  -- suspects. `interrupted` sorts before `released`: jobs that had started get the earlier places.
+  -- Call return_jobs() once for each of the two verbs. Interrupted jobs go to the returned lane
+  -- (kind 1). Released jobs get their attempt back, and pass no kind, so suspects stay suspects.
+  -- Interrupted jobs had started, so they come first and get the earlier places.
   perform holdfast.return_jobs(
     array_agg(r.id), array_agg(r.error), case r.verb when 'released' then array_agg(r.id) else '{}' end,
     case r.verb when 'interrupted' then 1 end, now_at)
-  from unnest(returned) r
+  from unnest(attempts) r
   where r.verb in ('interrupted', 'released')
   group by r.verb
   order by r.verb;
@@ -68,14 +78,14 @@ begin
     changed_at = now_at
   from (
     select i.verb, i.error, i.wait, p.row_id
-    from unnest(returned) i
+    from unnest(attempts) i
     cross join lateral (select j.ctid as row_id from holdfast.live j where j.id = i.id offset 0) p
     where i.verb in ('failed', 'snoozed')
   ) r
   where j.ctid = r.row_id;
 
-  delete from holdfast.running x where x.job_id = any(array(select r.id from unnest(returned) r));
-  return cardinality(returned);
+  delete from holdfast.running x where x.job_id = any(array(select r.id from unnest(attempts) r));
+  return cardinality(attempts);
 end
 $$;
 comment on function holdfast.give_back(
@@ -84,8 +94,9 @@ comment on function holdfast.give_back(
   'many reports were accepted.';
 
 -- Return the accepted reports, each with the `verb` for its job: the outcome, or dead, or cancelled.
+-- A report is accepted only under the lease of the current claim.
 --
--- PL/pgSQL keeps the plan. A function in SQL is planned again in each transaction.
+-- The language is PL/pgSQL because it keeps the plan. SQL would plan the query in each transaction.
 create or replace function holdfast.returned_attempts(
   ids uuid[],
   leases uuid[],
@@ -103,20 +114,22 @@ as $$
 #variable_conflict use_column
 begin
   return array(
-    select row( -- in the order of the type
+    select row( -- the columns of the type, in its order
       j.id, j.lane_id, j.attempt, j.worker_id,
+      -- verb. A job that was started as `once` must not run a second time.
       case
         when j.cancel_requested_at is not null then 'cancelled'
         when r.outcome in ('failed', 'interrupted')
           and (r.retry is false or x.once or j.attempt >= j.max_attempts) then 'dead'
         else r.outcome
       end,
+      -- error
       case r.outcome
         when 'interrupted' then coalesce(r.error, 'interrupted: its worker was stopped')
         when 'failed' then coalesce(r.error, 'failed')
       end,
       r.traceback,
-      -- From 0 to 100 years. Without a delay it is 0, because greatest() ignores nulls.
+      -- wait: between 0 and 100 years. A null delay becomes 0, because greatest() ignores nulls.
       least(
         greatest(
           case
@@ -125,9 +138,11 @@ begin
           end,
           interval '0'),
         interval '100 years'),
-      -- An interrupted attempt is not a failure. A failed one is none if cancellation was requested.
+      -- is_failure. A failed attempt does not count as a failure if its job was asked to cancel.
       r.outcome = 'failed' and j.cancel_requested_at is null,
+      -- waited: how many seconds the job was due before its claim
       date_part('epoch', j.claimed_at - greatest(j.run_at, j.created_at)),
+      -- ran: the seconds that the worker has measured, or those since the start
       case
         when r.duration is null then date_part('epoch', now_at - coalesce(x.started_at, j.claimed_at))
         else least(greatest(r.duration, 0), 1e9)
@@ -148,8 +163,10 @@ comment on function holdfast.returned_attempts(
   uuid[], uuid[], text[], text[], text[], boolean[], interval[], double precision[], timestamptz) is
   'Return the accepted reports, each with the verb for its job: the outcome, or dead, or cancelled.';
 
--- Write the events of failed, snoozed and interrupted attempts. They include the progress,
--- because give_back() then deletes it from `running`.
+-- Write the events of failed, snoozed and interrupted attempts. The events keep the progress, which
+-- give_back() then deletes with the row in `running`.
+--
+-- end_jobs() logs the dead and the cancelled jobs. A release is not logged.
 create or replace function holdfast.log_returned(returned holdfast.returned_attempt[], now_at timestamptz)
 returns void
 language sql volatile
@@ -173,13 +190,17 @@ comment on function holdfast.log_returned(holdfast.returned_attempt[], timestamp
 
 -- Make held jobs pending again in their old order. Claims take them before fresh jobs.
 --
--- Each job moves to the lane of this `kind` with its queue, priority and task: 1 for returned
--- jobs, 2 for suspects. Without a kind, suspects stay suspects, because they had not started and
--- nothing has cleared them; other jobs are returned. Jobs in `refunded` get the attempt of this
--- claim back.
+-- Each job moves to the lane of this `kind` that has its queue, priority and task:
 --
--- Each job gets a new place after its old one. check_places() raises an error if the sequence was
--- reset to before the old places.
+--   1      returned
+--   2      suspect
+--   null   a suspect stays a suspect, because it had not started and nothing has cleared it; any
+--          other job is returned
+--
+-- Jobs in `refunded` get the attempt of this claim back.
+--
+-- Each job gets a new place after its old one. If the sequence was reset, its next place may be
+-- before an old one: then check_places() raises an error.
 create or replace function holdfast.return_jobs(
   ids uuid[], errors text[], refunded uuid[], kind integer, now_at timestamptz)
 returns void
@@ -196,8 +217,8 @@ begin
     return;
   end if;
   perform holdfast.check_places(ids);
-  -- Look up each lane once, into arrays. A join would look it up for each job if the planner assumes
-  -- that `live` is empty.
+  -- Find the new lane of each old lane once, and keep both in arrays. If the planner assumes that
+  -- `live` is empty, a join would look up the lane again for each job.
   select
     array_agg(d.lane_id) as old,
     array_agg(holdfast.lane_of_kind(

@@ -1,9 +1,19 @@
 -- Find the role of the caller, and the queues that it may use.
 --
 -- Holdfast's functions run with their owner's rights, so PostgreSQL does not check the caller's
--- rights on tables. These functions check them for both roles: the current one and the one that
--- logged in. So SET ROLE lifts no restriction.
+-- rights on tables. These functions check them instead. A session has two roles, the one that logged
+-- in and the one that SET ROLE has chosen. A queue must be allowed to both, so SET ROLE lifts no
+-- restriction.
+--
+--   roles     caller, acts_as, is_owner, is_restricted
+--   queues    unrestricted, in_reach, queues_in_reach; check_queue and check_unrestricted raise an
+--             error
+--   jobs      jobs_in_reach, jobs_with_id, found_job; check_job raises an error
+--
+-- The table `access` holds the queues of restricted roles. It is nearly always empty.
 
+-- In a function with its owner's rights, current_user is the owner. The setting `role` still names
+-- the role that SET ROLE has chosen, or is none.
 create or replace function holdfast.caller()
 returns name
 language sql stable
@@ -11,9 +21,10 @@ set search_path = pg_catalog, pg_temp
 as $$
   select coalesce(nullif(current_setting('role'), 'none'), session_user)::name
 $$;
-comment on function holdfast.caller() is 'Return the role with whose rights the calling function was called.';
+comment on function holdfast.caller() is
+  'Return the current role of the session: the one that SET ROLE has chosen, or the one that logged in.';
 
--- Returns false if there is no such role.
+-- Return false if the other role does not exist.
 create or replace function holdfast.acts_as(role name, other name)
 returns boolean
 language sql stable
@@ -36,8 +47,8 @@ $$;
 comment on function holdfast.is_owner(name) is
   'Return whether a role owns the tables of Holdfast or is a superuser.';
 
--- An owner reads the tables themselves, and a worker claims from any queue, so neither can be
--- restricted.
+-- A role is restricted if `access` names it, or a role that it is a member of. An owner reads the
+-- tables directly, and a worker claims from any queue, so neither can be restricted.
 create or replace function holdfast.is_restricted(role name)
 returns boolean
 language sql stable
@@ -53,6 +64,8 @@ as $$
 $$;
 comment on function holdfast.is_restricted(name) is 'Return whether a role is restricted to some queues.';
 
+-- Queries call this once and check single queues only if it is false: (select unrestricted()) or
+-- in_reach(queue).
 -- holdfast: role viewer
 create or replace function holdfast.unrestricted()
 returns boolean
@@ -68,8 +81,10 @@ end
 $$;
 comment on function holdfast.unrestricted() is 'Return whether the caller may use every queue.';
 
--- The cost is set too low on purpose: without restricted roles it is not called, so the planner
--- must not choose a worse plan to call it less often.
+-- Each entry in `access` is the name of a queue, or the beginning of names followed by *.
+--
+-- The cost is lower than the real one on purpose. Usually unrestricted() is true and this function is
+-- not called. With the real cost, the planner might choose a worse plan to call it less often.
 -- holdfast: role viewer
 create or replace function holdfast.in_reach(queue text)
 returns boolean
@@ -77,21 +92,21 @@ language sql stable security definer cost 1
 set search_path = pg_catalog, pg_temp
 as $$
   select bool_and(
-    not holdfast.is_restricted(who.role)
+    not holdfast.is_restricted(both_roles.role)
     or exists (
       select
       from holdfast.access a
       join pg_roles r on r.oid = a.role_id
-      where pg_has_role(who.role, r.oid, 'member')
+      where pg_has_role(both_roles.role, r.oid, 'member')
         and case when right(a.queues, 1) = '*' then starts_with(in_reach.queue, left(a.queues, -1))
           else in_reach.queue = a.queues end
     ))
-  from (values (session_user::name), (holdfast.caller())) who (role)
+  from (values (session_user::name), (holdfast.caller())) both_roles (role)
 $$;
 comment on function holdfast.in_reach(text) is 'Return whether the caller may see and use this queue.';
 
--- Return all at once, for functions that read many jobs. `known_queue` has the queues that lost
--- their lanes.
+-- Functions that read many jobs call this once, instead of in_reach() for each job. `known_queue`
+-- has the queues that lost their lanes.
 -- holdfast: role viewer
 create or replace function holdfast.queues_in_reach()
 returns text[]
@@ -145,7 +160,8 @@ $$;
 comment on function holdfast.check_unrestricted(text) is
   'Refuse a call that affects all queues if the caller is restricted to some.';
 
--- Filter jobs by the queues of the caller.
+-- If several jobs have had the same id, all of them must be in these queues: see jobs_with_id(). An
+-- id without a job is left out.
 create or replace function holdfast.jobs_in_reach(ids uuid[])
 returns uuid[]
 language plpgsql stable
@@ -164,7 +180,7 @@ $$;
 comment on function holdfast.jobs_in_reach(uuid[]) is
   'Return which of these jobs are in queues that the caller may use.';
 
--- A job in a queue of others counts as no job.
+-- The error is the one for an unknown id, so a caller cannot find out which ids exist.
 create or replace function holdfast.check_job(id uuid)
 returns void
 language plpgsql stable
@@ -179,8 +195,9 @@ $$;
 comment on function holdfast.check_job(uuid) is
   'Refuse a job in a queue that the caller may not use, as if it did not exist.';
 
--- An id may be used again after its job has ended. Rows that are kept by id alone, such as
--- errors and events, do not say to which job they belong.
+-- Usually this is one job, but an id may be used again after its job has ended. Errors, steps and
+-- checkpoints are stored by id, and do not say to which of these jobs they belong. So a caller may
+-- see them only if it may see all of these jobs.
 create or replace function holdfast.jobs_with_id(id uuid)
 returns table (queue text, payload jsonb, at timestamptz)
 language sql stable
@@ -197,7 +214,9 @@ $$;
 comment on function holdfast.jobs_with_id(uuid) is
   'Return the queues and payloads of all jobs under this id that are kept.';
 
--- Return the queue of the latest job, and the payloads of all: none of them may be shown.
+-- Return the queue of the latest job, and its payload. If the id was used again, return an array of
+-- all payloads. as_seen() and text_as_seen() search it for secrets: an error may contain a secret of
+-- any of these jobs.
 create or replace function holdfast.found_job(id uuid)
 returns table (queue text, payload jsonb)
 language sql stable
@@ -210,4 +229,5 @@ as $$
   having count(*) > 0
 $$;
 comment on function holdfast.found_job(uuid) is
-  'Return the queue and the payload of a live, finished or dead job; all payloads if its id was used again.';
+  'Return the queue and the payload of a live, finished or dead job, or an array of all payloads if its id '
+  'was used again.';

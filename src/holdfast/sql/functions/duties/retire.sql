@@ -1,9 +1,12 @@
--- Remove lanes in which no attempt has ended for about ten minutes.
+-- Remove empty lanes in which no attempt has ended for about ten minutes.
+--
+-- A lane is empty if it has no live job, and no row of `stat_delta` names it. Such a row would
+-- otherwise lose its queue and task.
 --
 -- A lane may be removed only when no transaction can still put a job into it. An open
--- transaction may have looked the lane up, or hold a snapshot that shows it, and insert
--- later. So upkeep() takes these four steps one at a time. The row of `lane_watch` holds the
--- current step:
+-- transaction may have looked the lane up, or may hold a snapshot that shows it, and insert
+-- later. So retire_lanes() works in rounds of four steps, and each step is a transaction of its
+-- own. The row of `lane_watch` holds the current step:
 --
 --   1. Mark empty lanes as retired (`lane_watch` has no row yet). After the commit, lane() and
 --      enqueue() make a new lane instead of using a retired one. Claims still visit it.
@@ -15,11 +18,8 @@
 --   4. When all of these have ended, delete each marked lane that is still empty. The other
 --      ones are ordinary lanes again.
 --
--- A mark is the number of the transaction that marked the lane. No lane is marked while a
--- round runs.
---
--- A lane is empty if no live job is in it, and no row of stat_delta names it. Such a row
--- would otherwise lose its queue and task.
+-- The next round marks lanes only after this. A mark is the number of the transaction that marked
+-- the lane.
 create or replace function holdfast.retire_lanes(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -32,21 +32,21 @@ declare
   newest_mark bigint;
 begin
   select w.* into watch from holdfast.lane_watch w;
-  -- Take one step per transaction: others do not see a note before its commit.
+  -- Each note needs a transaction of its own, because others do not see it before its commit.
   if watch.noted = me then
     return 0;
   end if;
   if watch.step is null then
     select max(r.mark) into newest_mark from holdfast.retired_lane r;
-    if newest_mark is null then
+    if newest_mark is null then -- step 1
       perform holdfast.mark_lanes(me, now_at);
-    else
+    else -- step 2
       insert into holdfast.lane_watch (step, mark, open, noted)
       values (2, newest_mark, holdfast.open_transactions(), me);
     end if;
-  elsif watch.step = 2 then
+  elsif watch.step = 2 then -- step 3
     update holdfast.lane_watch set step = 3, open = holdfast.open_transactions(), noted = me;
-  else
+  else -- step 4
     watch.open := holdfast.still_open(watch.open);
     if watch.open = '{}' then
       delete from holdfast.lane_watch;
@@ -58,12 +58,12 @@ begin
 end
 $$;
 comment on function holdfast.retire_lanes(timestamptz) is
-  'Take one step towards removing lanes that have been empty for ten minutes. Returns how many were '
-  'removed.';
+  'Take one step towards removing empty lanes in which no attempt has ended for ten minutes. Returns how '
+  'many were removed.';
 
--- List the lanes in use. No index finds scheduled jobs, held jobs or rows of stat_delta by
--- lane. So one query reads them all, instead of one query per lane. Held jobs have the state
--- `claimed`, even while they run.
+-- List the lanes of scheduled and held jobs, and those that stat_delta names. No index finds these
+-- rows by lane, so one query reads them all, instead of one query per lane. Pending jobs are
+-- missing here: an index finds them by lane. Held jobs have the state `claimed`, even while they run.
 create or replace view holdfast.lane_in_use as
 select j.lane_id from holdfast.live j where j.state = 'scheduled'
 union
@@ -84,6 +84,7 @@ as $$
     and not exists (
       select from holdfast.lane_activity a where a.lane_id = l.id
         and a.at >= now_at - interval '10 minutes' offset 0)
+    -- Read from the safe head: before it are no pending jobs, but perhaps many dead index entries.
     and not exists (
       select from holdfast.live j
       where j.lane_id = l.id and j.state = 'pending' and j.seq >= l.safe_head
@@ -92,11 +93,15 @@ as $$
   limit 20000
 $$;
 comment on function holdfast.mark_lanes(bigint, timestamptz) is
-  'Mark lanes that have been empty for ten minutes.';
+  'Mark empty lanes in which no attempt has ended for ten minutes.';
 
+-- Delete the marked lanes that are empty, and forget all marks.
+--
 -- One statement looks for jobs in all states, so it sees a job in exactly one state. With
--- several statements, a job could change its state between them, and each would miss it. The
--- names of the queues are kept: see queues_in_reach().
+-- several statements, a job could change its state between them, and each would miss it. This
+-- statement does not rely on the safe head.
+--
+-- `known_queue` keeps the names of the queues for queues_in_reach().
 create or replace function holdfast.remove_lanes(mark bigint)
 returns integer
 language plpgsql volatile
@@ -133,9 +138,9 @@ $$;
 comment on function holdfast.remove_lanes(bigint) is
   'Remove retired lanes that are empty, and make the others ordinary lanes again.';
 
--- Every transaction locks its own virtual id from begin to end, even if it writes nothing,
--- and any role can see that lock. A prepared transaction has no such lock. It is listed by
--- its transaction number.
+-- Return the names of the open transactions. Every transaction locks its own virtual id from begin
+-- to end, even if it writes nothing, and any role can see that lock. So its name is this id. A
+-- prepared transaction has no such lock, and its name is `prepared` with its transaction number.
 create or replace function holdfast.open_transactions()
 returns text[]
 language sql volatile
@@ -147,7 +152,8 @@ as $$
   where k.locktype = 'virtualxid'
     and k.mode = 'ExclusiveLock'
     and k.pid <> pg_backend_pid()
-    -- Autovacuum (which has no user) and sessions of other databases insert no jobs here.
+    -- Leave out sessions of other databases and autovacuum, which has no user: they insert no jobs
+    -- here. Keep a transaction whose database is unknown.
     and (a.datname is null or (a.datname = current_database() and a.usesysid is not null))
 $$;
 comment on function holdfast.open_transactions() is
@@ -164,8 +170,11 @@ as $$
 $$;
 comment on function holdfast.prepared_transactions() is 'Return the prepared transactions of this database.';
 
--- A noted transaction that is no longer open has ended or was prepared, which changes its
--- name. So when one is gone, every transaction that is prepared by now counts as still open.
+-- Return which of the noted transactions may still be open.
+--
+-- Preparing a transaction changes its name. So if a noted name is gone, the transaction has ended,
+-- or it is now one of the prepared ones. Nothing tells which one, so all of these then count as
+-- still open.
 create or replace function holdfast.still_open(noted text[])
 returns text[]
 language plpgsql volatile
@@ -177,7 +186,7 @@ declare
   open constant text[] := holdfast.open_transactions();
   still text[] := array(select n from unnest(unprepared) n where n = any(open));
 begin
-  -- Read the prepared ones again: one of those that are gone may be among them by now.
+  -- A name is gone. Read the prepared transactions again, because this one may be prepared by now.
   if cardinality(still) < cardinality(unprepared) then
     return still || holdfast.prepared_transactions();
   end if;
@@ -187,8 +196,8 @@ $$;
 comment on function holdfast.still_open(text[]) is
   'Return which of these transactions are still open, or may have been prepared since.';
 
--- Return whether the current transaction may insert jobs into a lane directly. It may not if
--- the lane is retired, the watch covers it, and the watch does not list this transaction.
+-- Return whether the current transaction may insert jobs into a lane by hand. It may not if the
+-- lane is retired, its mark is covered by `lane_watch`, and the transaction is not noted there.
 create or replace function holdfast.takes_jobs(lane_id integer)
 returns boolean
 language sql stable
@@ -207,4 +216,5 @@ as $$
           and k.virtualtransaction = any(w.open)))
 $$;
 comment on function holdfast.takes_jobs(integer) is
-  'Return whether a lane is not retired, or this transaction may have looked it up before it was.';
+  'Return whether this transaction may insert jobs into a lane by hand. It may unless the lane was retired '
+  'before the transaction can have looked it up.';

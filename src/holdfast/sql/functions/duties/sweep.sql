@@ -1,24 +1,30 @@
--- Delete finished jobs and events that are past the retention of their queue.
+-- Delete finished jobs, events and dead letters that are past the retention of their queue.
 --
 -- drop_partitions() drops the partition of a day past the longest retention, which costs almost
 -- nothing. For queues with a shorter retention, sweep() deletes rows from the partitions that
--- stay; these rows are neither archived nor exported.
+-- stay; these rows are neither archived nor exported. If all queues have the same retention,
+-- sweep() searches only the default partitions.
 --
--- `finished` has no index by time, because it would slow down every finish. So sweep() searches
--- partitions block by block, and only those that may hold expired rows:
+-- `finished` has no index by time, because it would slow down every finish. So sweep() reads
+-- partitions block by block, and only those that may hold expired rows. Two searches do this:
 --
 --   pass   reads the whole partition. While its rows expire, a pass starts every 1/24 of the
 --          retention. Above 16 MB, passes are at least 5 minutes apart. The last pass starts
 --          when the whole day has expired
---   tail   reads the blocks that were added up to one shortest retention ago. Only their rows
---          can have expired since the last search, so even a large partition is cleared soon.
---          A retention of 0 counts as one minute, and its rows go within about three
+--   tail   reads only new blocks, so even a large partition is cleared soon. Each tail search
+--          notes how many blocks the partition has. The next one starts after the shortest
+--          retention, when the rows in these blocks can have expired. It reads the blocks up to
+--          that number that no search has read yet
 --
--- If all queues have the same retention, only the default partitions are searched.
+-- A retention of 0 counts as one minute, and its rows are deleted within about three.
 
--- Search partitions for expired rows, and delete expired dead letters. A worker calls this about
--- every 30 seconds, and again after a short pause if it returns true. It does nothing within
--- `rest` of the last sweep.
+-- Delete expired rows and dead letters for a fraction of a second. Return whether more is due.
+--
+--   1. Return if another session is sweeping, or within `rest` of the last sweep.
+--   2. Return if nothing is due. This is the usual case, and nothing is written.
+--   3. Search partitions for about 300 ms, and delete up to 5,000 expired dead letters.
+--
+-- A worker calls this about every 30 seconds, and again after a short pause if more is due.
 -- holdfast: role worker
 create or replace function holdfast.sweep(rest interval default null)
 returns boolean
@@ -39,7 +45,6 @@ begin
   then
     return false;
   end if;
-  -- The usual case: nothing is written.
   if not holdfast.sweep_due(now_at) then
     return false;
   end if;
@@ -66,7 +71,12 @@ $$;
 comment on function holdfast.sweep_due(timestamptz) is 'Return whether a sweep has anything to do.';
 
 -- List the partitions that can hold expired rows, and say whether a pass or a tail search is due.
--- `under` is a hash of the retentions and `disposal`: if it changes, a new pass is due.
+--
+-- The rows of a partition are from `low` up to `high`: the bounds of its day. A default partition
+-- has -infinity and infinity. `blocks` is the current length of the partition. `under` is a hash of
+-- the retentions and `disposal`: if it changes, a new pass is due.
+--
+-- The table `swept` remembers the searches of each partition: see sweep_partitions().
 create or replace function holdfast.sweeps(now_at timestamptz)
 returns table (
   parent text, partition text, low timestamptz, blocks bigint, under text, pass_due boolean, tail_due boolean,
@@ -96,13 +106,15 @@ as $$
       or exists (
         select
         from unnest(k.spans) s (span)
+        -- The rows with the longest retention go with their day. A default partition is not dropped.
         where (s.span < k.longest or p.low = '-infinity')
-          and now_at - s.span > p.low
+          and now_at - s.span > p.low -- its first rows can have expired
           and (
             m.passed_at is null -- never searched
             or m.passed_at > now_at -- the clock was set back
             or m.passed_under <> k.under -- the settings have changed
-            -- The last pass began before all rows had expired. 2048 blocks are 16 MB.
+            -- The last pass began before all rows had expired. The next one is due after a while, or
+            -- when all rows have expired. 2048 blocks are 16 MB.
             or m.passed_at - s.span < p.high
             and (
               now_at - m.passed_at >= greatest(
@@ -111,10 +123,10 @@ as $$
             )
           )
       ) as pass_due,
-      m.seen_at <= now_at - k.shortest
-      and (m.tail < m.seen or m.seen < b.blocks)
-      -- Nothing is added to a day that has passed. Its last search was an hour after its last
-      -- row had expired.
+      m.seen_at <= now_at - k.shortest -- the rows that were there at `seen_at` can have expired
+      and (m.tail < m.seen or m.seen < b.blocks) -- some blocks were not read yet
+      -- The day ends at `high`, and its last row with the shortest retention expires at
+      -- `high + shortest`. After a search that ended an hour later, no further search is due.
       and m.seen_at <= p.high + k.shortest + interval '1 hour' as tail_due
   ) d
   where k.shortest < k.longest or p.low = '-infinity'
@@ -123,11 +135,17 @@ comment on function holdfast.sweeps(timestamptz) is
   'Return the partitions that can hold rows past the retention of their queue, and whether a pass or a tail '
   'search is due.';
 
--- Search for about 300 ms, 512 blocks at a time. Start with the partition that was searched longest
--- ago, or never.
+-- Do the searches that are due, for about 300 ms, 512 blocks at a time. Start with the partitions that
+-- were never searched, and continue with those that were searched longest ago.
 --
--- In `swept`, `hand` is the next block of the pass, and `tail` the next block of the tail search.
--- `seen` is the table's length at `seen_at`.
+-- A search may need several calls. Its position is kept in the partition's row of `swept`:
+--
+--   hand                        the pass reads on from this block
+--   began_at, began_under       the start of the current pass, and `under` at that time
+--   passed_at, passed_under     the same for the last complete pass
+--   tail                        the tail search reads on from this block
+--   seen, seen_at               the tail search ends at this block: the length of the partition at
+--                               that time
 create or replace function holdfast.sweep_partitions(now_at timestamptz)
 returns integer
 language plpgsql volatile
@@ -135,11 +153,11 @@ set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
-  enough_at constant timestamptz := clock_timestamp() + interval '300 milliseconds';
+  stop_at constant timestamptz := clock_timestamp() + interval '300 milliseconds';
   longest constant interval := holdfast.longest_retention();
   due record;
   position holdfast.swept;
-  done integer := 0;
+  deleted integer := 0;
 begin
   delete from holdfast.swept m
     where not exists (select from holdfast.partitions() p where p.partition = m.partition);
@@ -147,21 +165,23 @@ begin
     select s.* from holdfast.sweeps(now_at) s where s.pass_due or s.tail_due
       order by s.touched_at nulls first, s.low desc
   loop
-    exit when clock_timestamp() > enough_at;
+    exit when clock_timestamp() > stop_at;
     select m.* into position from holdfast.swept m where m.partition = due.partition;
     if not found then
+      -- The first pass reads the current blocks, so the tail search begins behind them.
       position := jsonb_populate_record(position, jsonb_build_object(
         'partition', due.partition, 'hand', 0, 'tail', due.blocks, 'seen', due.blocks, 'seen_at', now_at));
     end if;
     if due.tail_due then
-      while position.tail < position.seen and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(
+      while position.tail < position.seen and clock_timestamp() <= stop_at loop
+        deleted := deleted + holdfast.sweep_blocks(
           due.parent, due.partition, position.tail, least(position.tail + 512, position.seen), now_at,
           longest);
         position.tail := least(position.tail + 512, position.seen);
       end loop;
       if position.tail >= position.seen then
-        -- Search the last 64 blocks again next time, because concurrent sessions may still insert there.
+        -- This search is complete. Note the current length for the next one, which also reads the last
+        -- 64 of these blocks again, because other sessions may still insert there.
         position.tail := greatest(position.seen - 64, 0);
         position.seen := due.blocks;
         position.seen_at := now_at;
@@ -173,8 +193,8 @@ begin
         position.began_under := due.under;
         position.hand := 0;
       end if;
-      while position.hand < due.blocks and clock_timestamp() <= enough_at loop
-        done := done + holdfast.sweep_blocks(
+      while position.hand < due.blocks and clock_timestamp() <= stop_at loop
+        deleted := deleted + holdfast.sweep_blocks(
           due.parent, due.partition, position.hand, position.hand + 512, now_at, longest);
         position.hand := position.hand + 512;
       end loop;
@@ -188,21 +208,24 @@ begin
     delete from holdfast.swept m where m.partition = due.partition;
     insert into holdfast.swept select (position).*;
   end loop;
-  return done;
+  return deleted;
 end
 $$;
 comment on function holdfast.sweep_partitions(timestamptz) is
   'Delete finished jobs and events past the retention of their queue. Returns how many.';
 
--- Delete the expired rows in some blocks of a partition.
+-- Delete the expired rows from `from_block` up to, but not including, `to_block`.
 --
--- In the partition of a day, these are rows of queues with less than the longest retention:
--- drop_partitions() removes the others with the day. In a default partition, these are the
--- expired rows of all queues. If `disposal` is archive, those past the longest retention are
--- copied to the archive. If it is export, queues with the longest retention keep their rows until
--- they are exported.
+-- The partition decides which rows these are:
 --
--- The events of a live job or a dead letter stay.
+--   a day       rows of queues with less than the longest retention. drop_partitions() removes the
+--               other rows with the day
+--   a default   rows of all queues. If `disposal` is archive, the function copies rows past the
+--   partition   longest retention to the archive. If it is export, queues with the longest
+--               retention keep their rows until they are exported
+--
+-- The events of a live job or a dead letter stay. The errors, steps, checkpoints and event counts of
+-- deleted jobs are deleted too.
 create or replace function holdfast.sweep_blocks(
   parent text, partition text, from_block bigint, to_block bigint, now_at timestamptz, longest interval)
 returns integer
@@ -213,7 +236,7 @@ declare
   time_column constant text := case parent when 'finished' then 'finished_at' else 'at' end;
   is_default constant boolean := partition = parent || '_default';
   disposal constant text := (select q.disposal from holdfast.queue q where q.name = '*');
-  -- Before this time, rows of queues with the longest retention have expired.
+  -- Queues with the longest retention lose their rows from before this time.
   longest_cutoff constant timestamptz := case
     when not is_default then '-infinity'
     when disposal = 'export' then least(
@@ -222,6 +245,7 @@ declare
         (select e.until from holdfast.exported e where e.partition = sweep_blocks.partition), '-infinity'))
     else now_at - longest
   end;
+  -- The queues with a retention of their own, and * for all others; then the cutoff of each.
   queues constant text[] := array(select r.queue from holdfast.retentions() r order by r.queue);
   cutoffs constant timestamptz[] := array(
     select case when r.span < longest then now_at - r.span else longest_cutoff end
@@ -240,7 +264,7 @@ begin
     using format('(%s,0)', from_block)::tid, format('(%s,0)', to_block)::tid, longest_cutoff;
     if must_archive then
       perform holdfast.make_archive(parent);
-      -- By name, since the columns of the archive may be in another order.
+      -- Name the columns, because those of the archive may be in another order.
       select string_agg(quote_ident(a.attname), ', ' order by a.attnum) into columns
       from pg_attribute a
       where a.attrelid = format('holdfast.%I', partition)::regclass
@@ -248,8 +272,8 @@ begin
         and not a.attisdropped;
     end if;
   end if;
-  -- $1 and $2 are the queues with a retention and their cutoffs, and $5 is the cutoff of all other
-  -- queues. The blocks are from $3 up to $4. Rows before $6 are archived.
+  -- $1 queues and $2 their cutoffs, $3 the first block, $4 the block after the last one, $5 the cutoff of
+  -- all other queues. If the archive is in use, deleted rows from before $6 are copied there.
   execute format(
     'with gone as (
        delete from holdfast.%1$I t
@@ -282,8 +306,8 @@ $$;
 comment on function holdfast.sweep_blocks(text, text, bigint, bigint, timestamptz, interval) is
   'Delete rows past the retention of their queue from some blocks of a partition. Returns how many.';
 
--- Delete the errors, steps, checkpoints and event counts of these jobs, whose rows are deleted
--- already. Skip ids that a newer job uses: a caller may use an id again after 7 days.
+-- Delete the errors, steps, checkpoints and event counts of jobs that were just deleted. Skip an id
+-- that a newer job uses: a caller may use an id again after 7 days.
 create or replace function holdfast.forget_rest(ids uuid[])
 returns void
 language plpgsql volatile
@@ -293,8 +317,8 @@ set jit = off
 as $$
 #variable_conflict use_column
 begin
-  -- Most jobs have none of these rows. So find those rows first: `finished` must be searched
-  -- partition by partition.
+  -- Most jobs have none of these rows. So check only the ids that have some: ids_without_job() must
+  -- search each partition of `finished` for an id.
   perform holdfast.delete_rest(holdfast.ids_without_job(array(
     select e.job_id from holdfast.attempt_error e where e.job_id = any(ids)
     union
