@@ -6,6 +6,7 @@ import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -245,6 +246,19 @@ def test_one_loop_after_the_other_leaves_no_connection_behind(hf: Holdfast, ask:
     assert ask("select count(*) from holdfast.job") == [(60,)]
     ours = "select from pg_stat_activity where application_name = 'holdfast' and datname = current_database()"
     until(lambda: not ask(ours))
+
+
+def test_a_pool_goes_with_its_loop(hf: Holdfast) -> None:
+    pools = weakref.WeakSet[Any]()
+
+    async def enqueue() -> None:
+        await hf.aenqueue("task")
+        pools.add(hf.database._apools[asyncio.get_running_loop()])
+
+    for _ in range(5):
+        asyncio.run(enqueue())
+    gc.collect()
+    assert len(pools) == 1, "that of the last loop"
 
 
 def test_loops_in_several_threads_each_have_a_pool(hf: Holdfast) -> None:

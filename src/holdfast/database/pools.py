@@ -247,7 +247,7 @@ class Database:
 
     def _with_finalizer(self, pool: S) -> S:
         # If this Database is never closed, its connections are closed when it is garbage-collected.
-        weakref.finalize(self, pool.abandon)
+        pool.finalizer = weakref.finalize(self, pool.abandon)
         return pool
 
     def _close_ended_loops(self) -> None:
@@ -274,6 +274,8 @@ class _IdleConnections(Generic[C]):
         self.process = os.getpid()
         self._idle: deque[tuple[float, C]] = deque()
         self._closed = False
+        # Holds the pool until its `Database` ends, so a pool that is closed earlier detaches it.
+        self.finalizer: weakref.finalize[..., Any] | None = None
 
     def pop(self) -> tuple[C, bool] | None:
         """Take the connection used last, and return it with whether it looks usable without a proof."""
@@ -307,6 +309,8 @@ class _IdleConnections(Generic[C]):
 
     def close(self) -> None:
         self._closed = True
+        if self.finalizer is not None:
+            self.finalizer.detach()
         with contextlib.suppress(IndexError):
             while True:
                 _, connection = self._idle.pop()
