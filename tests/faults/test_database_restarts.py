@@ -162,13 +162,10 @@ def test_a_single_connection_that_was_ended_is_soon_back(
     hf.task(name="work")(lambda: None)
     caplog.set_level("INFO", "holdfast")
     work(lease_time=60)
+    told.wait_for("jobs.claimed")  # so the connection is open, and has been used
     caplog.clear()
-    # The connection may open a moment after the worker has started.
-    until(
-        lambda: database.ask(
-            "select pg_terminate_backend(pid) from pg_stat_activity "
-            "where application_name = 'holdfast claimer'"
-        )
+    assert database.ask(
+        "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast claimer'"
     )
     told.wait_for("database.back")
     assert [vars(record)["event"] for record in caplog.records] == ["database.lost", "database.back"]
