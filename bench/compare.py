@@ -95,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         postgres, facts = stack.enter_context(server.start(given.dsn, given.home))
         sides = [Side("base", interpreter), Side("new", Path(sys.executable))]
         bench = Bench(postgres, Options(scale=given.scale, samples=given.samples))
+        stack.callback(bench.put_away)
         _size_up(bench, sides)
         for number in range(given.rounds):
             for name in given.measures or ALL:

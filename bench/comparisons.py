@@ -1,13 +1,15 @@
-"""What is compared of two commits: amounts that suit both, and one figure or more of each measure."""
+"""The measures that are compared between two commits, and the figures of each."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bench.fleet import SIZES
 from bench.in_postgres import PostgresPeer
 from bench.measure import Bench, Figures, until
 from bench.measures.delayed import DELAYED, FLOOD
 from bench.measures.drain import REALISTIC_CONCURRENCY, drain
 from bench.measures.enqueue import ENQUEUE_BULK
+from bench.measures.idle import IDLE
 from bench.measures.pickup import PICKUP
 from bench.peer import Peer
 
@@ -25,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is run for each side, and the rows that it yields."""
+    """The work of each side, and the rows that it yields."""
 
     run: Callable[[Bench, Peer, int], Figures]
     rows: Mapping[str, Row]
@@ -109,7 +111,26 @@ def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
     return {"snapshot": rate}
 
 
+def _idle(bench: Bench, peer: Peer, round_: int) -> Figures:
+    figures = IDLE.run(bench, peer, round_)
+    # Nothing at all has no ratio. A tenth of a percent is one tick of the kernel's clock in ten seconds.
+    return {
+        f"idle_{name}_{size}": max(figures[f"{name}_{size}"], 0.1) for name in IDLE_ROWS for size in SIZES
+    }
+
+
 RATE, MILLISECONDS = Row("jobs/s"), Row("ms", higher_is_better=False)
+IDLE_ROWS = {
+    "most": Row("each", higher_is_better=False),
+    "transactions": Row("/s", higher_is_better=False),
+    "cpu": Row("%", higher_is_better=False),
+}
+
+
+def _by_size(measure: str, rows: Mapping[str, Row]) -> dict[str, Row]:
+    return {f"{measure}_{name}_{size}": row for name, row in rows.items() for size in SIZES}
+
+
 ALL = {
     "enqueue_one": Comparison(_enqueue_one, {"enqueue_one": RATE}, turns=2),
     "enqueue_bulk": Comparison(_enqueue_bulk, {"enqueue_bulk": RATE}),
@@ -121,4 +142,5 @@ ALL = {
     "flood": Comparison(_flood, {"urgent_in_flood_p50": MILLISECONDS, "urgent_in_flood_p99": MILLISECONDS}),
     "backlog": Comparison(_backlog, {"backlog": RATE}),
     "snapshot": Comparison(_snapshot, {"snapshot": RATE}),
+    "idle": Comparison(_idle, _by_size("idle", IDLE_ROWS)),
 }

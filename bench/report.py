@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import svg
+from bench.fleet import SIZES
 from bench.measures import ALL
 from bench.results import Results
 from bench.targets import US, Verdict
@@ -38,6 +39,19 @@ TABLES: list[tuple[str, list[Column]]] = [
             ("urgent p99, 100k due", "flood", "p99", "ms"),
             ("by idle", "flood", "ratio", "ratio"),
         ],
+    ),
+    *(
+        (
+            f"Idle workers: {size}",
+            [
+                ("connections", "idle", f"connections_{size}", "plain"),
+                ("of one worker, most", "idle", f"most_{size}", "plain"),
+                ("mean", "idle", f"mean_{size}", "ratio"),
+                ("transactions/s of all", "idle", f"transactions_{size}", "ratio"),
+                ("server, % of a core", "idle", f"cpu_{size}", "ratio"),
+            ],
+        )
+        for size in SIZES
     ),
     (
         "Under a burden, jobs/s and the share of the rate without it",

@@ -6,6 +6,7 @@ from bench.measures.delayed import DELAYED, FLOOD
 from bench.measures.drain import DRAIN, REALISTIC, SPREAD
 from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
 from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
+from bench.measures.idle import IDLE
 from bench.measures.inside import AWAITED, SPOKEN
 from bench.measures.looks import LOOKS
 from bench.measures.pickup import PICKUP
@@ -27,6 +28,7 @@ ALL: dict[str, Measure] = {
         FLOOD,
         PRODUCERS,
         DELAYED,
+        IDLE,
         FOOTPRINT,
         IMPORT,
         SPOKEN,
