@@ -9,6 +9,7 @@ from bench.measure import Bench, Figures, until
 from bench.measures.delayed import DELAYED, FLOOD
 from bench.measures.drain import REALISTIC_CONCURRENCY, drain
 from bench.measures.enqueue import ENQUEUE_BULK
+from bench.measures.herd import HERD
 from bench.measures.idle import IDLE
 from bench.measures.pickup import PICKUP
 from bench.peer import Peer
@@ -119,12 +120,20 @@ def _idle(bench: Bench, peer: Peer, round_: int) -> Figures:
     }
 
 
+def _herd(bench: Bench, peer: Peer, round_: int) -> Figures:
+    """All claims for a job, since the empty ones may be none at all."""
+    figures = HERD.run(bench, peer, round_)
+    figures |= {f"claims_{size}": 1 + figures[f"empty_{size}"] for size in SIZES}
+    return {f"herd_{name}_{size}": figures[f"{name}_{size}"] for name in HERD_ROWS for size in SIZES}
+
+
 RATE, MILLISECONDS = Row("jobs/s"), Row("ms", higher_is_better=False)
 IDLE_ROWS = {
     "most": Row("each", higher_is_better=False),
     "transactions": Row("/s", higher_is_better=False),
     "cpu": Row("%", higher_is_better=False),
 }
+HERD_ROWS = {"p50": MILLISECONDS, "p99": MILLISECONDS, "claims": Row("a job", higher_is_better=False)}
 
 
 def _by_size(measure: str, rows: Mapping[str, Row]) -> dict[str, Row]:
@@ -143,4 +152,5 @@ ALL = {
     "backlog": Comparison(_backlog, {"backlog": RATE}),
     "snapshot": Comparison(_snapshot, {"snapshot": RATE}),
     "idle": Comparison(_idle, _by_size("idle", IDLE_ROWS)),
+    "herd": Comparison(_herd, _by_size("herd", HERD_ROWS)),
 }

@@ -49,6 +49,10 @@ TABLES: list[tuple[str, list[Column]]] = [
                 ("mean", "idle", f"mean_{size}", "ratio"),
                 ("transactions/s of all", "idle", f"transactions_{size}", "ratio"),
                 ("server, % of a core", "idle", f"cpu_{size}", "ratio"),
+                ("pickup p50, ms", "herd", f"p50_{size}", "ms"),
+                ("p99", "herd", f"p99_{size}", "ms"),
+                ("empty claims per job", "herd", f"empty_{size}", "share"),
+                ("of them idle polls", "herd", f"idle_polls_{size}", "share"),
             ],
         )
         for size in SIZES

@@ -157,6 +157,8 @@ TARGETS: list[Target] = [
         "50 idle workers: at most 40 transactions/s in total", 40, _own("idle", "transactions_50"), "/s"
     ),
     _at_most("50 idle workers: server at most 5 % of one core", 5, _own("idle", "cpu_50"), " %"),
+    _at_most("50 idle workers: at most 2 empty claims for each job", 2, _own("herd", "empty_50"), ""),
+    _at_most("pickup p50 with 10 idle workers: at most 2× that with one", 2, _own("herd", "ratio")),
     _at_most("memory after 100,000 jobs: at most 60 MB", 60, _own("memory", "rss_mb"), " MB"),
     # The allocator's last few percent are noise, not growth.
     _at_most("memory after a further million: not more (within 5 %)", 1.05, _memory_growth),

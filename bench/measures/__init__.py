@@ -6,6 +6,7 @@ from bench.measures.delayed import DELAYED, FLOOD
 from bench.measures.drain import DRAIN, REALISTIC, SPREAD
 from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
 from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
+from bench.measures.herd import HERD
 from bench.measures.idle import IDLE
 from bench.measures.inside import AWAITED, SPOKEN
 from bench.measures.looks import LOOKS
@@ -29,6 +30,7 @@ ALL: dict[str, Measure] = {
         PRODUCERS,
         DELAYED,
         IDLE,
+        HERD,
         FOOTPRINT,
         IMPORT,
         SPOKEN,
