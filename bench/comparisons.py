@@ -12,6 +12,7 @@ from bench.measures.enqueue import ENQUEUE_BULK
 from bench.measures.herd import HERD
 from bench.measures.idle import IDLE
 from bench.measures.pickup import PICKUP
+from bench.measures.stream import STREAM
 from bench.peer import Peer
 
 DRAINED, WAITING, SNAPSHOT_ROUNDS = 100_000, 400_000, 3
@@ -127,6 +128,11 @@ def _herd(bench: Bench, peer: Peer, round_: int) -> Figures:
     return {f"herd_{name}_{size}": figures[f"{name}_{size}"] for name in HERD_ROWS for size in SIZES}
 
 
+def _stream(bench: Bench, peer: Peer, round_: int) -> Figures:
+    figures = STREAM.run(bench, peer, round_)
+    return {name: figures[name.removeprefix("stream_")] for name in STREAM_ROWS}
+
+
 RATE, MILLISECONDS = Row("jobs/s"), Row("ms", higher_is_better=False)
 IDLE_ROWS = {
     "most": Row("each", higher_is_better=False),
@@ -134,6 +140,13 @@ IDLE_ROWS = {
     "cpu": Row("%", higher_is_better=False),
 }
 HERD_ROWS = {"p50": MILLISECONDS, "p99": MILLISECONDS, "claims": Row("a job", higher_is_better=False)}
+STREAM_ROWS = {
+    "stream_jobs_per_s": RATE,
+    "stream_alone": RATE,
+    "stream_ratio": Row("ratio"),
+    "stream_p50": MILLISECONDS,
+    "stream_p99": MILLISECONDS,
+}
 
 
 def _by_size(measure: str, rows: Mapping[str, Row]) -> dict[str, Row]:
@@ -153,4 +166,5 @@ ALL = {
     "snapshot": Comparison(_snapshot, {"snapshot": RATE}),
     "idle": Comparison(_idle, _by_size("idle", IDLE_ROWS)),
     "herd": Comparison(_herd, _by_size("herd", HERD_ROWS)),
+    "stream": Comparison(_stream, STREAM_ROWS),
 }

@@ -58,6 +58,16 @@ TABLES: list[tuple[str, list[Column]]] = [
         for size in SIZES
     ),
     (
+        "A stream of single jobs from one producer, beside one idle worker",
+        [
+            ("alone, jobs/s", "stream", "alone", "plain"),
+            ("beside a worker", "stream", "jobs_per_s", "plain"),
+            ("share", "stream", "ratio", "share"),
+            ("pickup p50, ms", "stream", "p50", "ms"),
+            ("p99", "stream", "p99", "ms"),
+        ],
+    ),
+    (
         "Under a burden, jobs/s and the share of the rate without it",
         [
             ("100k, analyzed", "backlog", "without", "rate"),

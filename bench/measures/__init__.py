@@ -12,6 +12,7 @@ from bench.measures.inside import AWAITED, SPOKEN
 from bench.measures.looks import LOOKS
 from bench.measures.pickup import PICKUP
 from bench.measures.snapshot import SNAPSHOT
+from bench.measures.stream import STREAM
 
 ALL: dict[str, Measure] = {
     measure.name: measure
@@ -31,6 +32,7 @@ ALL: dict[str, Measure] = {
         DELAYED,
         IDLE,
         HERD,
+        STREAM,
         FOOTPRINT,
         IMPORT,
         SPOKEN,
