@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,14 +22,9 @@ import psycopg
 
 from bench import server
 from bench.cli import _amount, _names
+from bench.comparisons import ALL, Row
 from bench.environments import HERE
-from bench.in_postgres import PostgresPeer
-from bench.measure import Bench, Figures, Options, Rates, in_turn, until
-from bench.measures.delayed import DELAYED, FLOOD
-from bench.measures.drain import REALISTIC_CONCURRENCY, drain
-from bench.measures.enqueue import ENQUEUE_BULK
-from bench.measures.pickup import PICKUP
-from bench.peer import Peer
+from bench.measure import Bench, Figures, Options, Rates, in_turn
 from bench.peers.holdfast import Holdfast
 from bench.processes import AgentFailed
 from bench.run import probe, tell
@@ -37,8 +32,6 @@ from bench.server import Database
 
 ROOT = HERE.parent
 LEAST = 0.95
-DRAINED, WAITING, SNAPSHOT_ROUNDS = 100_000, 400_000, 3
-THIRTY = tuple(f"spread.{number}" for number in range(30))
 MIGRATE = """
 import sys
 from holdfast import Holdfast
@@ -68,24 +61,6 @@ class Side(Holdfast):
             connection.execute("select * from holdfast.tick()")
 
 
-@dataclass(frozen=True)
-class Row:
-    """One figure that is compared."""
-
-    unit: str
-    higher_is_better: bool = True
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What is run for each side, and the rows that it yields."""
-
-    run: Callable[[Bench, Peer, int], Figures]
-    rows: Mapping[str, Row]
-    # Turns of each side within a round, for what is short.
-    turns: int = 1
-
-
 @dataclass
 class Found:
     """The figures of a row, round by round."""
@@ -104,97 +79,6 @@ class Found:
         return statistics.median(self.ratios)
 
 
-def _enqueue_one(bench: Bench, peer: Peer, _round: int) -> Figures:
-    amount = bench.amount(4_000)
-    with peer.empty(bench.server) as place, peer.producer(place) as producer:
-        producer.ask("one", amount=100)
-        return {"enqueue_one": amount / producer.ask("one", amount=amount)["seconds"]}
-
-
-def _enqueue_bulk(bench: Bench, peer: Peer, round_: int) -> Figures:
-    return {"enqueue_bulk": ENQUEUE_BULK.run(bench, peer, round_)["jobs_per_s"]}
-
-
-def _drain(bench: Bench, peer: Peer, _round: int) -> Figures:
-    figures = drain(bench, peer, bench.amount(DRAINED))
-    return {"drain": figures["jobs_per_s"], "memory": figures["rss_mb"]}
-
-
-def _drain_thirty(bench: Bench, peer: Peer, _round: int) -> Figures:
-    return {"drain_30_tasks": drain(bench, peer, bench.amount(DRAINED), tasks=THIRTY)["jobs_per_s"]}
-
-
-def _realistic(bench: Bench, peer: Peer, _round: int) -> Figures:
-    figures = drain(bench, peer, bench.amount(DRAINED), tasks=("nap",), concurrency=REALISTIC_CONCURRENCY)
-    return {"jobs_of_1_ms": figures["jobs_per_s"]}
-
-
-def _pickup(bench: Bench, peer: Peer, round_: int) -> Figures:
-    figures = PICKUP.run(bench, peer, round_)
-    return {"pickup_p50": figures["p50"], "pickup_p99": figures["p99"]}
-
-
-def _delayed(bench: Bench, peer: Peer, round_: int) -> Figures:
-    figures = DELAYED.run(bench, peer, round_)
-    return {"delayed_p50": figures["p50"], "delayed_p95": figures["p95"]}
-
-
-def _flood(bench: Bench, peer: Peer, round_: int) -> Figures:
-    figures = FLOOD.run(bench, peer, round_)
-    return {"urgent_in_flood_p50": figures["p50"], "urgent_in_flood_p99": figures["p99"]}
-
-
-def _backlog(bench: Bench, peer: Peer, _round: int) -> Figures:
-    """The first of many that have waited for long."""
-    amount = bench.amount(DRAINED) // 2
-    with (
-        peer.settled(bench.server, bench.amount(WAITING), ("noop",)) as place,
-        peer.workers(place) as workers,
-        peer.goal(place, amount, workers) as done,
-    ):
-        workers.go()
-        ended = until(done, workers, amount, patience=120)
-        assert workers.first is not None
-        return {"backlog": amount / (ended - workers.first)}
-
-
-def _snapshot(bench: Bench, peer: Peer, _round: int) -> Figures:
-    """The last of some rounds while one session holds a snapshot."""
-    assert isinstance(peer, PostgresPeer)
-    amount = bench.amount(DRAINED) // 2
-    with (
-        peer.empty(bench.server) as place,
-        peer.producer(place) as producer,
-        place.connect() as bystander,
-    ):
-        bystander.execute("begin isolation level repeatable read")
-        bystander.execute("select count(*) from pg_class")
-        for _ in range(SNAPSHOT_ROUNDS):
-            producer.ask("bulk", amount=amount, tasks=["noop"])
-            with peer.workers(place) as workers, peer.goal(place, amount, workers, newest=True) as done:
-                workers.go()
-                ended = until(done, workers, amount, patience=120)
-                assert workers.first is not None
-                rate = amount / (ended - workers.first)
-        bystander.execute("rollback")
-    return {"snapshot": rate}
-
-
-RATE, MILLISECONDS = Row("jobs/s"), Row("ms", higher_is_better=False)
-ALL = {
-    "enqueue_one": Comparison(_enqueue_one, {"enqueue_one": RATE}, turns=2),
-    "enqueue_bulk": Comparison(_enqueue_bulk, {"enqueue_bulk": RATE}),
-    "drain": Comparison(_drain, {"drain": RATE, "memory": Row("MB", higher_is_better=False)}, turns=2),
-    "drain_30_tasks": Comparison(_drain_thirty, {"drain_30_tasks": RATE}, turns=2),
-    "jobs_of_1_ms": Comparison(_realistic, {"jobs_of_1_ms": RATE}, turns=2),
-    "pickup": Comparison(_pickup, {"pickup_p50": MILLISECONDS, "pickup_p99": MILLISECONDS}),
-    "delayed": Comparison(_delayed, {"delayed_p50": MILLISECONDS, "delayed_p95": MILLISECONDS}),
-    "flood": Comparison(_flood, {"urgent_in_flood_p50": MILLISECONDS, "urgent_in_flood_p99": MILLISECONDS}),
-    "backlog": Comparison(_backlog, {"backlog": RATE}),
-    "snapshot": Comparison(_snapshot, {"snapshot": RATE}),
-}
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the server and the checkout go with us
@@ -211,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         postgres, facts = stack.enter_context(server.start(given.dsn, given.home))
         sides = [Side("base", interpreter), Side("new", Path(sys.executable))]
         bench = Bench(postgres, Options(scale=given.scale, samples=given.samples))
+        stack.callback(bench.put_away)
         _size_up(bench, sides)
         for number in range(given.rounds):
             for name in given.measures or ALL:

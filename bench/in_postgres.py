@@ -26,6 +26,8 @@ class PostgresPeer(Peer):
     known: ClassVar[str] = "true"
     # One job enqueued by plain SQL, for a transaction that stays open.
     enqueue_sql: ClassVar[str] = ""
+    # Counts the workers in service. Without it, those with a connection count.
+    registered_sql: ClassVar[str] = ""
     # Why no such transaction can stay open while others go on enqueueing.
     open_blocks: ClassVar[str] = ""
 

@@ -51,6 +51,8 @@ class Bench:
     rates: dict[str, Rates] = field(default_factory=dict)
     # Drains of this run: where a slow peer's 100k are as few as its 20k, some need not be drained twice.
     drains: dict[tuple[str, int, int, int], Figures] = field(default_factory=dict)
+    # Numbers of workers, by peer, that need more connections than the server has: see start_fleet().
+    crowded: set[tuple[str, int]] = field(default_factory=set)
     # What the rounds of a measure share: see keep().
     _kept: dict[str, Any] = field(default_factory=dict)
     _open: ExitStack = field(default_factory=ExitStack)

@@ -74,9 +74,12 @@ class Peer(ABC):
     def workers(
         self, place: Place, *, processes: int = 1, concurrency: int | None = None, notify: bool = True
     ) -> Workers:
+        each = range(processes)
+        return Workers([self.worker(place, concurrency=concurrency, notify=notify) for _ in each])
+
+    def worker(self, place: Place, *, concurrency: int | None = None, notify: bool = True) -> Worker:
         options = [f"--concurrency={concurrency or self.concurrency}", *([] if notify else ["--no-notify"])]
-        command = self._command(place, "work", *options)
-        return Workers([Worker(command, self._environ()) for _ in range(processes)])
+        return Worker(self._command(place, "work", *options), self._environ())
 
     def _command(self, place: Place, role: str, *options: str) -> list[str | Path]:
         return [self.interpreter, AGENTS / self.agent, role, self.address(place), *options]

@@ -26,6 +26,7 @@ class Agent:
 
     def __init__(self, command: Sequence[str | Path], environ: Mapping[str, str]) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        self._told_to_end = False
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -62,11 +63,17 @@ class Agent:
         last = self._complaints.read().decode(errors="replace").strip().splitlines()[-3:]
         return AgentFailed(f"the agent {how}: {' / '.join(last) or 'it said nothing'}")
 
-    def stop(self, *, patience: float = 3.0) -> None:
-        """Ask it to end in good order, then see to it."""
-        if self._process.poll() is None:
+    def tell_to_end(self) -> None:
+        """Ask it once to end in good order."""
+        if self._process.poll() is None and not self._told_to_end:
+            self._told_to_end = True
             self.resume()
             self._process.terminate()
+
+    def stop(self, *, patience: float = 3.0) -> None:
+        """Ask it to end in good order, then see to it."""
+        self.tell_to_end()
+        if self._process.poll() is None:
             try:
                 self._process.wait(patience)
             except subprocess.TimeoutExpired:
@@ -85,7 +92,7 @@ class Agent:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        for pid in _family(self._process.pid):
+        for pid in family(self._process.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -164,7 +171,7 @@ class Worker(Agent):
 
     def rss(self) -> float:
         """Megabytes in memory, of the process and its children."""
-        return sum(_resident(pid) for pid in _family(self._process.pid)) / 1e6
+        return sum(_resident(pid) for pid in family(self._process.pid)) / 1e6
 
 
 class Workers:
@@ -224,6 +231,9 @@ class Workers:
         return sum(worker.rss() for worker in self._workers)
 
     def stop(self) -> None:
+        """Stop all of them at the same time: fifty would take long one after the other."""
+        for worker in self._workers:
+            worker.tell_to_end()
         for worker in self._workers:
             worker.stop()
 
@@ -240,8 +250,9 @@ def _resident(pid: int) -> int:
     return 0
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
+    """Return the process and all its descendants."""
     children = []
     with suppress(OSError):
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [pid, *(each for child in children for each in _family(child))]
+    return [pid, *(each for child in children for each in family(child))]

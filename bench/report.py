@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import svg
+from bench.fleet import SIZES
 from bench.measures import ALL
 from bench.results import Results
 from bench.targets import US, Verdict
@@ -37,6 +38,33 @@ TABLES: list[tuple[str, list[Column]]] = [
             ("p99", "delayed", "p99", "ms"),
             ("urgent p99, 100k due", "flood", "p99", "ms"),
             ("by idle", "flood", "ratio", "ratio"),
+        ],
+    ),
+    *(
+        (
+            f"Idle workers: {size}",
+            [
+                ("connections", "idle", f"connections_{size}", "plain"),
+                ("of one worker, most", "idle", f"most_{size}", "plain"),
+                ("mean", "idle", f"mean_{size}", "ratio"),
+                ("transactions/s of all", "idle", f"transactions_{size}", "ratio"),
+                ("server, % of a core", "idle", f"cpu_{size}", "ratio"),
+                ("pickup p50, ms", "herd", f"p50_{size}", "ms"),
+                ("p99", "herd", f"p99_{size}", "ms"),
+                ("empty claims per job", "herd", f"empty_{size}", "share"),
+                ("of them idle polls", "herd", f"idle_polls_{size}", "share"),
+            ],
+        )
+        for size in SIZES
+    ),
+    (
+        "A stream of single jobs from one producer, beside one idle worker",
+        [
+            ("alone, jobs/s", "stream", "alone", "plain"),
+            ("beside a worker", "stream", "jobs_per_s", "plain"),
+            ("share", "stream", "ratio", "share"),
+            ("pickup p50, ms", "stream", "p50", "ms"),
+            ("p99", "stream", "p99", "ms"),
         ],
     ),
     (

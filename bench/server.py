@@ -20,7 +20,10 @@ from holdfast import embedded
 from holdfast.embedded.binaries import newest_in_wheels
 
 PREFIX = "hfbench"
+# Enough for 50 workers with two connections each, but not with three.
+MAX_CONNECTIONS = 120
 SHOWN_SETTINGS = (
+    "max_connections",
     "fsync",
     "synchronous_commit",
     "full_page_writes",
@@ -45,6 +48,10 @@ class Database:
     def connect(self) -> "psycopg.Connection[tuple[Any, ...]]":
         return psycopg.connect(self.dsn, autocommit=True)
 
+    def as_role(self, role: str) -> "Database":
+        """Return the same database for connections of another role."""
+        return Database(make_conninfo(self.dsn, user=role), self.name)
+
     def uri(self, authority: str = "") -> str:
         """As a URI; `authority` is for drivers that insist on a host even where a socket is named."""
         parts = {name: str(value) for name, value in conninfo_to_dict(self.dsn).items()}
@@ -66,7 +73,7 @@ class Server:
         self._made = 0
 
     @contextmanager
-    def another(self) -> Iterator["Server"]:
+    def another(self, *, max_connections: int = MAX_CONNECTIONS) -> Iterator["Server"]:
         """One more like it, for as long as it is needed; of a server that was named there is no other.
 
         An open transaction is felt in all databases of a server: what was done since is cleaned up in none.
@@ -74,7 +81,7 @@ class Server:
         if self._home is None:
             yield self
             return
-        with _private(self._home) as server:
+        with _private(self._home, max_connections) as server:
             yield server
 
     def create(self, template: str | None = None, *, by_file: bool = False) -> Database:
@@ -152,13 +159,14 @@ def start(dsn: str | None, home: Path | None) -> Iterator[tuple[Server, dict[str
 
 
 @contextmanager
-def _private(parent: Path | None) -> Iterator[Server]:
+def _private(parent: Path | None, max_connections: int = MAX_CONNECTIONS) -> Iterator[Server]:
     place = Path(tempfile.mkdtemp(prefix="hfbench-", dir=parent))
     place.chmod(0o755)
     # The same PostgreSQL on every machine, whatever its packages are.
     binaries = Path(os.environ.get("HOLDFAST_PG_BIN") or newest_in_wheels())
+    settings = {"max_connections": str(max_connections)}
     try:
-        with embedded.start(place, bin_directory=binaries, database=PREFIX) as private:
+        with embedded.start(place, bin_directory=binaries, settings=settings, database=PREFIX) as private:
             server = Server(private.dsn, place)
             server.break_in()
             yield server

@@ -146,6 +146,23 @@ TARGETS: list[Target] = [
         0.9,
         _own("producers", "ratio"),
     ),
+    _at_most(
+        "50 idle workers: a server with max_connections = 120 is enough",
+        120,
+        _own("idle", "max_connections_50"),
+        "",
+    ),
+    _at_most("50 idle workers: at most 2 connections each", 2, _own("idle", "most_50"), ""),
+    _at_most(
+        "50 idle workers: at most 40 transactions/s in total", 40, _own("idle", "transactions_50"), "/s"
+    ),
+    _at_most("50 idle workers: server at most 5 % of one core", 5, _own("idle", "cpu_50"), " %"),
+    _at_most("50 idle workers: at most 2 empty claims for each job", 2, _own("herd", "empty_50"), ""),
+    _at_most("pickup p50 with 10 idle workers: at most 2× that with one", 2, _own("herd", "ratio")),
+    _at_least(
+        "stream of single jobs: beside a worker at least 0.8 of the rate alone", 0.8, _own("stream", "ratio")
+    ),
+    _at_most("stream of single jobs: pickup p99 at most 10 ms", 10, _own("stream", "p99"), " ms"),
     _at_most("memory after 100,000 jobs: at most 60 MB", 60, _own("memory", "rss_mb"), " MB"),
     # The allocator's last few percent are noise, not growth.
     _at_most("memory after a further million: not more (within 5 %)", 1.05, _memory_growth),

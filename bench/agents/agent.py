@@ -111,6 +111,8 @@ async def _produce(dsn: str, open_producer: Callable[[str], Producer | Awaitable
                 answer = await _bulk(producer, **order)
             case "stamp":
                 answer = await _stamp(producer, **order)
+            case "stream":
+                answer = await _stream(producer, **order)
             case "scatter":
                 answer = await _scatter(producer, **order)
             case "race":
@@ -148,6 +150,17 @@ async def _stamp(producer: Producer, gaps: list[float], urgent: bool = False) ->
         await asyncio.sleep(gap)
         await _result(producer.one("stamp", {"at": time.monotonic()}, urgent=urgent))
     return {"amount": len(gaps)}
+
+
+async def _stream(producer: Producer, seconds: float) -> dict[str, Any]:
+    """Enqueue stamped jobs one by one, each right after the other."""
+    begun = now = time.monotonic()
+    amount = 0
+    while now < begun + seconds:
+        await _result(producer.one("stamp", {"at": now}))
+        amount += 1
+        now = time.monotonic()
+    return {"amount": amount, "seconds": now - begun}
 
 
 async def _scatter(producer: Producer, delays: list[float]) -> dict[str, Any]:

@@ -113,6 +113,13 @@ const orders = {
     }
     return { amount: gaps.length };
   },
+  async stream(producer, { seconds }) {
+    const begun = monotonic();
+    let now = begun;
+    let amount = 0;
+    for (; now < begun + seconds; now = monotonic(), amount++) await producer.one("stamp", { at: now });
+    return { amount, seconds: now - begun };
+  },
   async scatter(producer, { delays }) {
     const begun = wall();
     for (const delay of delays) {

@@ -6,10 +6,13 @@ from bench.measures.delayed import DELAYED, FLOOD
 from bench.measures.drain import DRAIN, REALISTIC, SPREAD
 from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
 from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
+from bench.measures.herd import HERD
+from bench.measures.idle import IDLE
 from bench.measures.inside import AWAITED, SPOKEN
 from bench.measures.looks import LOOKS
 from bench.measures.pickup import PICKUP
 from bench.measures.snapshot import SNAPSHOT
+from bench.measures.stream import STREAM
 
 ALL: dict[str, Measure] = {
     measure.name: measure
@@ -27,6 +30,9 @@ ALL: dict[str, Measure] = {
         FLOOD,
         PRODUCERS,
         DELAYED,
+        IDLE,
+        HERD,
+        STREAM,
         FOOTPRINT,
         IMPORT,
         SPOKEN,

@@ -22,6 +22,7 @@ class Holdfast(PostgresPeer):
     judged = True
     table = "holdfast.live"
     known = "task <> 'stranger'"
+    registered_sql = "select count(*) from holdfast.worker where left_at is null and lost_at is null"
     enqueue_sql = "select holdfast.enqueue('noop', '{\"n\": 0}', 'bench')"
 
     def __init__(self) -> None:
