@@ -191,7 +191,9 @@ def _announcing_stop(who: str | None) -> Iterator[None]:
         if event == "worker.stopping" and fields["running"] and fields["grace"]:
             grace, jobs = span(timedelta(seconds=fields["grace"])), plural(fields["running"], "job")
             waits = f"{who} waits" if who else "Waiting"
-            click.echo(f"{waits} up to {grace} for {jobs} to finish. Ctrl-C again stops at once.", err=True)
+            click.echo(
+                f"{waits} up to {grace} for {jobs} to finish. A second Ctrl-C stops at once.", err=True
+            )
 
     unsubscribe = subscribe(tell) if sys.stderr.isatty() else None
     try:
