@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.cli.application import AppNotFound, load_app
+from holdfast.cli.application import AppNotFound, app_directories, load_app
 from tests.waiting import Told
 
 
@@ -38,6 +38,19 @@ def test_an_app_may_be_an_attribute_of_something_in_a_package(app: Path) -> None
     (app / "shop" / "__init__.py").touch()
     (app / "shop" / "jobs.py").write_text("import app\nclass box:\n    hf = app.hf\n")
     assert "whoami" in load_app("shop.jobs:box.hf").tasks
+
+
+def test_the_directories_of_an_app_are_known_without_importing_it(
+    app: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.syspath_prepend(elsewhere)
+    (elsewhere / "shop").mkdir()
+    (elsewhere / "shop" / "__init__.py").write_text("1 / 0")
+    assert app_directories("shop.jobs:hf") == [elsewhere / "shop"]
+    assert app_directories("app:hf") == [app]
+    assert app_directories("nowhere.at.all:hf") == []
+    assert sys.modules.keys().isdisjoint({"app", "shop"})
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,8 @@ def test_a_second_signal_does_not_wait_for_the_grace(program: StartProgram, hf: 
 @pytest.mark.parametrize(
     ("processes", "waits"),
     [
-        (1, ["Waiting up to 10m for 2 jobs to finish. Ctrl-C again stops at once."]),
-        (2, [f"w-{n} waits up to 10m for 1 job to finish. Ctrl-C again stops at once." for n in (1, 2)]),
+        (1, ["Waiting up to 10m for 2 jobs to finish. A second Ctrl-C stops at once."]),
+        (2, [f"w-{n} waits up to 10m for 1 job to finish. A second Ctrl-C stops at once." for n in (1, 2)]),
     ],
 )
 def test_ctrl_c_says_what_it_waits_for_and_again_stops_at_once(

@@ -1,5 +1,6 @@
 """Load the app that a worker runs. It is named `module:attribute`, as in other tools."""
 
+import importlib.util
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,16 +29,45 @@ class AppMisnamed(AppNotFound, BadInput):
 
 def load_app(name: str) -> Holdfast:
     """Return the Holdfast that `module:attribute` names; the current directory is searched first."""
+    module_name, attribute = _parts(name)
+    _search_current_directory()
+    with _doubting(name):
+        return _holdfast_in(_module(name, module_name), name, attribute)
+
+
+def app_directories(name: str) -> list[Path]:
+    """Return the directories of the package or module that holds the app, without importing it."""
+    module_name, _ = _parts(name)
+    _search_current_directory()
+    try:
+        spec = importlib.util.find_spec(module_name.partition(".")[0])
+    except (ImportError, ValueError):
+        return []
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        return [Path(place) for place in spec.submodule_search_locations]
+    return [Path(spec.origin).parent] if spec.origin and spec.has_location else []
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Split `module:attribute`."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
         raise AppMisnamed(
             f"{name!r} does not name an app", hint="Write module:attribute, such as app:hf.", app=name
         )
+    if module_name.endswith(".py") or "/" in module_name:
+        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        hint = f"Did you mean {plain}:{attribute}?"
+        raise AppMisnamed(f"{module_name} is a file; a module is meant", hint=hint, app=name)
+    return module_name, attribute
+
+
+def _search_current_directory() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    with _doubting(name):
-        return _holdfast_in(_module(name, module_name), name, attribute)
 
 
 @contextmanager
@@ -71,10 +101,6 @@ def _doubting(app: str) -> Iterator[None]:
 
 
 def _module(name: str, module_name: str) -> ModuleType:
-    if module_name.endswith(".py") or "/" in module_name:
-        plain = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        hint = f"Did you mean {plain}:{name.partition(':')[2]}?"
-        raise AppMisnamed(f"{module_name} is a file; a module is meant", hint=hint, app=name)
     try:
         return import_module(module_name)
     except ModuleNotFoundError as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from holdfast.cli.application import AppNotFound, load_app
 from holdfast.cli.finished_jobs import showing_finished_jobs
 from holdfast.cli.output import plural
+from holdfast.cli.reload import log_in_sentences, make_reloader
 from holdfast.cli.settings import Settings, dsn_option, pass_settings
 from holdfast.cli.times import span
 from holdfast.cli.values import duration
@@ -81,7 +83,21 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
     "With --processes, each process takes the next port.",
 )
 @click.option("--quiet", is_flag=True, help="Print no line for each finished job, even on a terminal.")
+@click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: start again when a Python file of the app has changed. Running jobs finish first.",
+)
+@click.option(
+    "--reload-dir",
+    "reload_dirs",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    help="With --reload, also watch this directory. Repeat it for more.",
+)
 @click.option("--supervised", is_flag=True, hidden=True)
+@click.option("--reloaded", is_flag=True, hidden=True)
+@click.option("--dsn-in-environment", is_flag=True, hidden=True)
 @pass_settings
 def worker(
     settings: Settings,
@@ -93,7 +109,11 @@ def worker(
     log_level: str,
     log_format: str,
     quiet: bool,
+    reload: bool,
+    reload_dirs: tuple[Path, ...],
     supervised: bool,
+    reloaded: bool,
+    dsn_in_environment: bool,
     **options: Any,
 ) -> None:
     """Run the jobs of APP until stopped by a signal.
@@ -111,14 +131,26 @@ def worker(
       holdfast worker app:hf
       holdfast worker app:hf --queues mail,default --concurrency 50
       holdfast worker shop.jobs:hf --processes 4
+      holdfast worker app:hf --reload
     """
-    if supervised:
+    if supervised or reloaded:
         exit_with_supervisor(options["grace"])
+    if dsn_in_environment:
+        settings.dsn = os.environ["HOLDFAST_DSN"]
     if settings.dsn:
         # The app's own Holdfast() and the children read it. On a command line, the password would be visible.
         os.environ["HOLDFAST_DSN"] = settings.dsn
-    hf = _checked(load_app(app), app, settings)
     chosen = {name: _number(value) for name, value in options.items() if value is not None}
+    fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--quiet"] if quiet else [])]
+    _check_reload(reload=reload, reload_dirs=reload_dirs, drain=drain)
+    if reload:
+        fixed += [f"--processes={processes}", *(["--dsn-in-environment"] if settings.dsn else [])]
+        reloader = make_reloader(app, chosen, [*fixed, *_flags(chosen.items())], reload_dirs)
+        _log_to_stderr(log_level, log_format, chosen.get("name"), shows=False)
+        if log_format == "text":
+            log_in_sentences()
+        raise SystemExit(reloader.run())
+    hf = _checked(load_app(app), app, settings)
     shows = sys.stderr.isatty() and log_format == "text" and not quiet
     _log_to_stderr(log_level, log_format, chosen.get("name"), shows=shows)
     with hf:
@@ -134,9 +166,17 @@ def worker(
         emit("app.loaded", app=app, tasks=len(hf.tasks), database=mask_dsn(hf.dsn), processes=processes)
         # The processes share the cores that one worker would use.
         chosen.setdefault("max_isolated", max(1, cores() // processes))
-        fixed = [f"--log-level={log_level}", f"--log-format={log_format}", *(["--drain"] if drain else [])]
-        fixed += ["--quiet"] if quiet else []
+        fixed += ["--drain"] if drain else []
         raise SystemExit(Supervisor(_Command(app, chosen, fixed, processes), processes).run())
+
+
+def _check_reload(*, reload: bool, reload_dirs: tuple[Path, ...], drain: bool) -> None:
+    if reload and drain:
+        raise click.UsageError(
+            "--drain ends the worker when no job is due; --reload keeps it running. Leave out one of them."
+        )
+    if reload_dirs and not reload:
+        raise click.UsageError("--reload-dir adds a directory to --reload. Add --reload too.")
 
 
 def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
@@ -191,7 +231,9 @@ def _announcing_stop(who: str | None) -> Iterator[None]:
         if event == "worker.stopping" and fields["running"] and fields["grace"]:
             grace, jobs = span(timedelta(seconds=fields["grace"])), plural(fields["running"], "job")
             waits = f"{who} waits" if who else "Waiting"
-            click.echo(f"{waits} up to {grace} for {jobs} to finish. Ctrl-C again stops at once.", err=True)
+            click.echo(
+                f"{waits} up to {grace} for {jobs} to finish. A second Ctrl-C stops at once.", err=True
+            )
 
     unsubscribe = subscribe(tell) if sys.stderr.isatty() else None
     try:
@@ -206,7 +248,8 @@ class _Command:
 
     def __init__(self, app: str, options: dict[str, Any], fixed: list[str], processes: int) -> None:
         self._app = app
-        self._options = options
+        self._options = {name: value for name, value in options.items() if name not in {"name", "http"}}
+        self._name = options.get("name") or platform.node()
         self._fixed = fixed
         http = options.get("http")
         self._http = None if http is None else Address.of(http)
@@ -215,7 +258,7 @@ class _Command:
 
     def __call__(self, number: int) -> list[str]:
         begin = [sys.executable, "-m", "holdfast", "worker", "--supervised", *self._fixed]
-        name = f"--name={self._options.get('name') or platform.node()}-{number}"
+        name = f"--name={self._name}-{number}"
         http = [] if self._http is None else [f"--http={self._http.of_process(number)}"]
         return [*begin, name, *http, *_flags(self._options.items()), "--", self._app]
 
@@ -224,7 +267,7 @@ def _flags(options: Iterable[tuple[str, Any]]) -> Iterator[str]:
     for option, value in options:
         match option:
             case "name" | "http":
-                continue
+                yield f"--{option}={value}"
             case "notify":
                 yield "--no-notify"
             case "queues":

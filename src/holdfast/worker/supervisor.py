@@ -39,7 +39,7 @@ class Supervisor:
         self._command = command
         self._processes = processes
         self._children: dict[int, asyncio.subprocess.Process] = {}
-        self._signals = 0
+        self._requests = 0  # how often the children were asked to stop
         self._failed = False
 
     def run(self) -> int:
@@ -63,12 +63,11 @@ class Supervisor:
             started = time.monotonic()
             code = await self._run_child(number, lifeline)
             if code == 0 or self._stop.is_set():
-                # A child may get the signal while it is still loading. That is not a failure.
-                self._failed = self._failed or code not in {0, -signal.SIGTERM}
+                self._note_end(code)
                 return
             failures = 1 if time.monotonic() - started >= HEALTHY_SECONDS else failures + 1
             pause = min(0.1 * 2**failures, LONGEST_PAUSE) if failures > 1 else 0.0
-            emit("process.died", process=number, exit=_exit_text(code), restart_in=pause)
+            emit("process.died", process=number, exit=exit_text(code), restart_in=pause)
             await self._pause(pause)
 
     async def _pause(self, seconds: float) -> None:
@@ -84,21 +83,28 @@ class Supervisor:
         self._children[number] = child
         emit("process.started", process=number, pid=child.pid)
         try:
-            for _ in range(self._signals):  # signals that came while it was being started
+            for _ in range(self._requests):  # those that came while it was being started
                 self._signal_child(child)
             return await child.wait()
         finally:
             del self._children[number]
 
+    def _note_end(self, code: int) -> None:
+        # A child may get the signal while it is still loading. That is not a failure.
+        self._failed = self._failed or code not in {0, -signal.SIGTERM}
+
     def _signalled(self) -> None:
-        self._signals += 1
         self._stop.set()
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self._requests += 1
         for child in self._children.values():
             self._signal_child(child)
 
     def _signal_child(self, child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
-            if self._signals > 2:  # noqa: PLR2004 - two signals did not end it
+            if self._requests > 2:  # noqa: PLR2004 - two signals did not end it
                 child.kill()
             else:
                 child.terminate()
@@ -131,7 +137,7 @@ def _pipe() -> Iterator[int]:
         os.close(writing)
 
 
-def _exit_text(code: int) -> str:
+def exit_text(code: int) -> str:
     if code >= 0:
         return str(code)
     with contextlib.suppress(ValueError):
