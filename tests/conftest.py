@@ -14,7 +14,7 @@ from holdfast import Holdfast, subscribe
 from holdfast.database import Session
 from holdfast.embedded.binaries import newest_in_wheels
 from holdfast.values.call import Call
-from holdfast.worker import claimer
+from holdfast.worker import demand, pace
 from tests import waiting
 from tests.fixtures import Ask, Counts, Login, StartWorker, Until
 from tests.waiting import Told, Work
@@ -98,8 +98,8 @@ def work(hf: Holdfast, told: Told) -> Iterator[StartWorker]:
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker keeps a hundred jobs in store, however slow it becomes since a test holds its jobs up."""
-    monkeypatch.setattr(claimer.Rate, "per_second", lambda _rate: 100 / claimer.PREFETCH_SECONDS)
-    monkeypatch.setattr(claimer, "LONGEST_PAUSE", 3600)
+    monkeypatch.setattr(pace.Pace, "after", lambda _pace, _jobs: 100 / demand.PREFETCH_SECONDS)
+    monkeypatch.setattr(demand, "SURPLUS_SECONDS", 3600)
 
 
 @pytest.fixture

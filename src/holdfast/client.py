@@ -215,7 +215,7 @@ class Holdfast:
 
     def verify(self) -> None:
         """Raise `SchemaMissing`, `SchemaOutdated` or `SchemaTooNew` unless the schema fits this release."""
-        with self.database.connection() as connection:
+        with self.database.pooled_connection() as connection:
             schema.verify(connection)
 
     def close(self) -> None:

@@ -36,9 +36,9 @@ class Counter:
             tally[_name(query)] += calls
         return tally
 
-    def wal_bytes(self) -> int:
+    def wal_bytes(self, *, without: str = "") -> int:
         """What these statements wrote to the log, without their commits; the same on any machine."""
-        rows = self._session(_STATEMENTS, self._database)
+        rows = [row for row in self._session(_STATEMENTS, self._database) if _name(row[0]) != without]
         assert not [query for query, _, _, images in rows if images], "whole pages were logged"
         return sum(size for _, _, size, _ in rows)
 

@@ -28,11 +28,12 @@ CLAIM = {"job_pending": 501, "lane_pkey": 2}
 FINISH = {"job_pkey": 1000, "lane_pkey": 2}
 # Caught: `l.safe_head` instead of `greatest(l.safe_head, from_seq)` in include_late_jobs.
 ADVANCE = {"job_pending": 1, "job_due": 0}
+# Of 21 workers that have left. A worker that leaves gets new entries, because `worker_registered` drops it.
 # Caught: looking at tombstones for five minutes.
-RECOVER = {"job_held": 0, "job_pkey": 0, "worker_pkey": 63, "worker": 63}
+RECOVER = {"job_held": 0, "job_pkey": 0, "worker_pkey": 126, "worker_registered": 44, "worker": 63}
 # Entries of those who never were, because their registration was undone here. Caught: looking for the jobs of
 # all but the living; looking behind the heads each time.
-UPKEEP = {"job_held": 2000, "job_pending": 0, "job_pkey": 0}
+UPKEEP = {"job_held": 2000, "job_pending": 0, "job_pkey": 0, "worker_pkey": 67}
 # Among many entries; an index of few is less deep, and a claim touches a sixth less. Before PostgreSQL
 # 17 a search for many ids begins at the root for each.
 BLOCKS = {"claim": 7550, "finish": 4620}

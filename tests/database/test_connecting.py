@@ -343,6 +343,7 @@ def sleeper(hf: Holdfast) -> tuple[Session, Call[Any], Call[Any]]:
         host="here",
         pid=1,
         version="1",
+        channel=None,
     )
     worker = hf.carrier.run(registration)
     return hf.database.session(), workers.sleep(worker), workers.sleep(worker, above=0)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Context, Holdfast, subscribe
-from holdfast.worker import claimer, keeper, slots
+from holdfast.worker import demand, keeper, slots
 
 hf = Holdfast()
 
@@ -121,7 +121,7 @@ def slow_beats() -> None:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    claimer.LONGEST_PAUSE = options.pop("longest_wait", claimer.LONGEST_PAUSE)
+    demand.SURPLUS_SECONDS = options.pop("longest_wait", demand.SURPLUS_SECONDS)
     slots.CLEAN_UP_SECONDS = options.pop("clean_up", slots.CLEAN_UP_SECONDS)
     if options.pop("slow_beats", False):
         slow_beats()

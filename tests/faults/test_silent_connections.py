@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import Holdfast, Job, JobState
-from holdfast.worker import claimer, runtime
+from holdfast.worker import runtime
 from tests.faults.proxy import Proxy
 from tests.fixtures import Ask, StartWorker, Until
 from tests.waiting import Told
@@ -32,7 +32,7 @@ def far(proxy: Proxy) -> Iterator[Holdfast]:
 def quick_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime, "DEADLINES", (0.5, 0.5))
     monkeypatch.setattr("holdfast.database.session.CONNECT_TIMEOUT", 2)
-    monkeypatch.setattr(claimer, "CHECK_SECONDS", 0.3)
+    monkeypatch.setattr(runtime, "CHECK_SECONDS", 0.3)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_after_a_cut_a_job_is_heard_of_at_once(
     ask: Ask,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(claimer, "CHECK_SECONDS", 60)
+    monkeypatch.setattr(runtime, "CHECK_SECONDS", 60)
     work(far, poll_interval=60)
     for number in range(1, 4):
         until(lambda number=number: len(proxy.lines("claimer")) == number and ask(ASLEEP) == [(True,)])
@@ -123,7 +123,7 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
     worker = work(far, lease_time=3)
     until(lambda: proxy.lines("keeper"))
     proxy.silence("keeper")
-    told.wait_for("heartbeat.failed")
+    told.wait_for("database.lost")  # by the first call: a heartbeat, or a duty
     seen = ask("select max(heartbeat_at) from holdfast.worker where pid is not null")
     until(lambda: len(proxy.lines("keeper")) > 1)
     until(lambda: ask("select max(heartbeat_at) from holdfast.worker") > seen)

@@ -15,7 +15,6 @@ import pytest
 
 from holdfast import BadName, BadValue, Context, Holdfast, UnknownOption
 from holdfast.testing import Clock
-from holdfast.worker import duties
 from tests.fixtures import Ask, Drain, StartWorker, Until
 
 
@@ -89,10 +88,8 @@ def test_a_setting_holds_for_a_worker_that_runs(hf: Holdfast, work: StartWorker,
 
 
 def test_a_worker_clears_a_queue_that_keeps_nothing(
-    hf: Holdfast, clock: Clock, work: StartWorker, until: Until, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    hf: Holdfast, clock: Clock, work: StartWorker, until: Until, ask: Ask
 ) -> None:
-    monkeypatch.setitem(duties.SECONDS, "sweep", 0.05)
-
     @hf.task(name="a", queue="gone")
     async def a() -> int:
         return 7

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import schema
 from holdfast.schema.plan import File, Plan, Record, newest, statements
+from holdfast.schema.steps import in_transactions
 from holdfast.values.errors import SchemaTooNew
 from tests.schema.plans import MakePlan
 
@@ -66,6 +67,22 @@ def test_a_mistake_of_ours_is_found_when_the_files_load(
 ) -> None:
     with pytest.raises(ValueError, match=complaint):
         make_plan(**texts)
+
+
+def test_a_migration_that_runs_alone_comes_before_those_that_run_with_the_functions(
+    make_plan: MakePlan,
+) -> None:
+    plan = make_plan(
+        _0001_a="select 1;",
+        _0002_b="-- holdfast: with functions\nselect 1;",
+        _0003_c="select 1;",
+        _0004_d="-- holdfast: alone\nselect 1;",
+        claim="select 1;",
+    )
+
+    steps = [[file.name for file in step] for step in in_transactions(plan.files)]
+
+    assert steps == [["bootstrap"], ["0001_a"], ["0004_d"], ["0002_b", "0003_c", "claim"]]
 
 
 def test_function_files_are_found_in_folders_and_known_by_their_name_alone(tmp_path: Path) -> None:

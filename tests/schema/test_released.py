@@ -72,14 +72,23 @@ LEFT_FOR_CALLS_UNDER_WAY: dict[str, set[str]] = {
         "refuse_leaving()",
         "revive(uuid[],timestamp with time zone,boolean)",
         "sibling(integer,integer)",
+        "sleepers(text,text,integer)",
         "take_in_late(bigint)",
+        "wake(text,boolean,boolean)",
+        "wake_lanes(integer[])",
         "welcome(integer,text,text,integer)",
         "who_pays(uuid[],timestamp with time zone,text)",
+    },
+    "0.3.0": {
+        "accept_jobs(integer,text,text,integer)",
+        "sleepers(text,text,integer)",
+        "wake(text,boolean,boolean)",
+        "wake_lanes(integer[])",
     },
 }
 
 # Each function that another one calls in its body, with these callers. `tick` calls each duty in an exception
-# block, so it needs none of them.
+# block, so it needs none of them. A hint of `refuse_worker` names `register`.
 CALLERS = r"""
 select called.proname, array_agg(distinct caller.proname::text)
 from pg_proc called
@@ -87,6 +96,7 @@ join pg_proc caller on caller.prosrc ~ ('holdfast\.' || called.proname || '\(')
 where called.pronamespace = 'holdfast'::regnamespace
   and caller.pronamespace = 'holdfast'::regnamespace
   and caller.proname not in ('tick', called.proname)
+  and (caller.proname, called.proname) <> ('refuse_worker', 'register')
 group by 1"""
 
 SIGNATURES = """
@@ -481,5 +491,34 @@ def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(
             folded = "select coalesce(sum(completed), 0) from holdfast.stat where span = 'minute'"
             until(lambda: one(folded) >= 2, say=lambda: worker.said)
             assert worker.lives
+        finally:
+            worker.end()
+
+
+@pytest.mark.parametrize("release", RELEASES[-1:])
+def test_an_old_worker_that_sleeps_is_woken_beside_the_new_schema(
+    release: str, empty_dsn: str, tmp_path: Path, until: Until
+) -> None:
+    """It has no channel of its own, and listens on those of queues."""
+    code = released.source(release, tmp_path)
+    if code is None:
+        pytest.skip(
+            f"NOT TESTED: this checkout lacks commit {released.commit(release)}: git fetch --unshallow"
+        )
+    released.install(release, empty_dsn)
+    (tmp_path / "app.py").write_text(APP)
+    worker = released.OldWorker(code, tmp_path, empty_dsn)
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        sleepers = "select from holdfast.worker where asleep"
+        try:
+            until(lambda: connection.execute(sleepers).fetchall(), say=lambda: worker.said)
+            _upgrade(connection, release)
+            until(lambda: connection.execute(sleepers).fetchall(), say=lambda: worker.said)
+            connection.execute('listen "holdfast_*"')
+            connection.execute('listen "holdfast_default"')
+            connection.execute("select holdfast.enqueue('flaky', '{\"number\": 1}')")
+            assert [it.payload for it in connection.notifies(timeout=0)] == ["default"]
+            ended = "select from holdfast.finished"
+            until(lambda: connection.execute(ended).fetchall(), say=lambda: worker.said)
         finally:
             worker.end()

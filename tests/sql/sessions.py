@@ -47,6 +47,8 @@ set paused_at = null, payload_limit = 262144, lane_limit = 10000, max_attempts =
   payload_visible = true, redacted = '{password,passwd,secret,token,api_key,authorization}';
 update holdfast.test_clock set shift = '0';
 alter sequence holdfast.job_seq restart;
+alter sequence holdfast.duties_at restart; alter sequence holdfast.upkeep_at restart;
+alter sequence holdfast.sweep_at restart;
 """
 
 

@@ -1,4 +1,4 @@
-"""A notification reaches who sleeps, and nobody pays for one that no one waits for."""
+"""A notification reaches workers that sleep, and is sent only if there are any."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +14,8 @@ from holdfast.testing import SETTINGS, Clock
 from tests.sql.sessions import Connect, Session
 
 Listen = Callable[..., Callable[[], list[str]]]
+Hear = Callable[[], list[tuple[str, str]]]
+ALONE = [f"worker.{number}" for number in range(10)]
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def listen(connect: Connect) -> Listen:
             session(f'listen "{session.value("channel", queue=queue)}"')
 
         def heard() -> list[str]:
-            session("select 1")  # what was sent before this is there now
+            session("select 1")  # earlier notifications come before its reply
             return [notification.payload for notification in session.connection.notifies(timeout=0)]
 
         return heard
@@ -40,6 +42,30 @@ def sleeper(sql: Session) -> Callable[..., UUID]:
         worker = sql.value("register", **options)
         sql.value("sleep", worker=worker)
         return worker
+
+    return begin
+
+
+@pytest.fixture
+def hear(connect: Connect) -> Hear:
+    """Listen on the channels of ten workers and on `+`; returns what came, as channels and payloads."""
+    session = connect()
+    for channel in [*ALONE, "holdfast_+"]:
+        session(f'listen "{channel}"')
+
+    def heard() -> list[tuple[str, str]]:
+        session("select 1")  # earlier notifications come before its reply
+        return [(it.channel, it.payload) for it in session.connection.notifies(timeout=0)]
+
+    return heard
+
+
+@pytest.fixture
+def fleet(sleeper: Callable[..., UUID]) -> Callable[..., list[UUID]]:
+    """Register ten workers that sleep, each with a channel of its own."""
+
+    def begin(**options: Any) -> list[UUID]:
+        return [sleeper(channel=channel, **options) for channel in ALONE]
 
     return begin
 
@@ -304,3 +330,310 @@ def test_a_sleeper_hears_that_a_job_has_another_time(
     heard = listen("mail")
     sql.value("reschedule", id=job, delay="1 minute")
     assert heard() == ["mail"]
+
+
+# Workers with a channel of their own.
+
+
+@pytest.mark.parametrize(
+    ("way", "jobs", "woken"),
+    [
+        (lambda sql: sql.enqueue(), 1, 2),
+        (lambda sql: sql.enqueue_many(1), 1, 2),
+        (lambda sql: sql.enqueue_many(3), 3, 4),
+        (lambda sql: sql.enqueue_many(9), 9, 10),
+        (lambda sql: sql.enqueue_many(1000), 1000, 10),
+        (lambda sql: sql.rows("run_now", id=sql.enqueue(delay="1 hour")), 1, 2),
+    ],
+)
+def test_one_worker_more_than_there_are_jobs_is_woken(
+    sql: Session,
+    fleet: Callable[..., list[UUID]],
+    hear: Hear,
+    way: Callable[[Session], object],
+    jobs: int,
+    woken: int,
+) -> None:
+    fleet()
+    way(sql)
+    heard = [channel for channel, payload in hear() if payload == "default"]
+    assert len(heard) == len(set(heard)) == woken
+    assert set(heard) <= set(ALONE)
+
+
+def test_the_workers_to_wake_are_chosen_at_random(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    fleet()
+    for _ in range(100):
+        sql.enqueue()
+    assert {channel for channel, _ in hear()} == set(ALONE), "a fixed choice would be two of them"
+
+
+def test_each_lane_of_a_batch_wakes_workers_for_its_jobs(
+    sql: Session, sleeper: Callable[..., UUID], hear: Hear
+) -> None:
+    for number, channel in enumerate(ALONE):
+        sleeper(channel=channel, queues=["mail" if number < 5 else "other"])
+    sql.enqueue_many(4, queues=["mail", "mail", "other", "third"])
+    heard = hear()
+    assert [payload for _, payload in heard].count("mail") == 3
+    assert [payload for _, payload in heard].count("other") == 2
+    assert len(heard) == 5
+
+
+def test_jobs_that_come_back_wake_one_worker_more(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    sql.enqueue_many(3)
+    jobs = sql.claim_all()
+    fleet()
+    sql.finish(jobs, "released")
+    assert len(hear()) == 4
+
+
+def test_a_resumed_queue_wakes_all_its_workers(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    sql.value("pause", queue="default")
+    sql.enqueue()
+    fleet()
+    sql.value("resume", queue="default")
+    assert sorted(hear()) == [(channel, "default") for channel in ALONE]
+
+
+def test_silent_workers_are_woken_last(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear, clock: Clock
+) -> None:
+    """A heartbeat comes every sixth of the lease time, so these may be dead."""
+    workers = fleet()
+    clock.advance(seconds=10)
+    for worker in workers[:2]:
+        sql.value("heartbeat", worker=worker)
+    for _ in range(10):
+        sql.enqueue()
+    assert {channel for channel, _ in hear()} == set(ALONE[:2])
+    sql.enqueue_many(4)
+    heard = {channel for channel, _ in hear()}
+    assert len(heard) == 5
+    assert set(ALONE[:2]) < heard, "if they are too few, silent ones are woken too"
+
+
+@pytest.mark.parametrize("way", ["enqueue", "enqueue_many"])
+def test_a_later_job_tells_two_workers_only_to_look_at_the_time(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear, way: str
+) -> None:
+    fleet()
+    if way == "enqueue":
+        sql.enqueue(delay="1 hour")
+    else:
+        sql.enqueue_many(5, delays=["1 hour"] * 5)
+    assert [payload for _, payload in hear()] == ["", ""]
+
+
+def test_a_job_whose_time_has_passed_is_a_job_for_now(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    fleet()
+    sql.enqueue(run_at="2020-01-01 00:00+00")
+    assert [payload for _, payload in hear()] == ["default", "default"]
+
+
+def test_a_batch_with_jobs_for_now_and_for_later_says_both(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    fleet()
+    sql.enqueue_many(3, delays=[None, "1 hour", "1 hour"])
+    assert sorted(payload for _, payload in hear()) == ["", "", "default", "default"]
+
+
+def test_a_new_time_of_a_job_and_of_a_schedule_is_told_without_a_claim(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    job = sql.enqueue(delay="1 hour")
+    fleet()
+    sql.value("reschedule", id=job, delay="1 minute")
+    assert [payload for _, payload in hear()] == ["", ""]
+    sql.value("add_schedule", name="s", task="task", every="1 hour")
+    assert hear() == [("holdfast_+", "")]
+
+
+def test_consumers_without_a_channel_of_their_own_are_woken_as_before(
+    sql: Session, fleet: Callable[..., list[UUID]], sleeper: Callable[..., UUID], listen: Listen, hear: Hear
+) -> None:
+    fleet()
+    sleeper(queues=["default"])
+    sleeper()
+    of_queue, of_all = listen("default"), listen("*")
+    sql.enqueue()
+    assert (of_queue(), of_all(), len(hear())) == (["default"], ["default"], 2)
+    sql.enqueue(delay="1 hour")
+    assert (of_queue(), of_all(), len(hear())) == (["default"], ["default"], 2)
+
+
+def test_workers_with_a_channel_of_their_own_need_no_other(
+    sql: Session, fleet: Callable[..., list[UUID]], listen: Listen, hear: Hear
+) -> None:
+    fleet()
+    heard = listen("default", "*")
+    sql.enqueue()
+    assert heard() == []
+    assert not [channel for channel, _ in hear() if channel not in ALONE]
+
+
+@pytest.mark.parametrize("delay", [None, "1 hour"])
+@pytest.mark.parametrize("way", ["enqueue", "enqueue_many"])
+def test_an_old_snapshot_wakes_all_workers(
+    sql: Session,
+    other: Session,
+    fleet: Callable[..., list[UUID]],
+    listen: Listen,
+    hear: Hear,
+    way: str,
+    delay: str | None,
+) -> None:
+    with other.transaction("repeatable read"):
+        other("select 1")
+        fleet()
+        heard = listen("default", "*")
+        if way == "enqueue":
+            other.enqueue(delay=delay)
+        else:
+            other.enqueue_many(2, delays=[delay] * 2)
+    assert heard() == ["default", "default"]
+    assert hear() == [("holdfast_+", "" if delay else "default")]
+
+
+def test_jobs_of_a_transaction_that_is_rolled_back_wake_nobody(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    fleet()
+    with sql.connection.transaction():
+        with sql.connection.transaction(force_rollback=True):  # a savepoint
+            sql.enqueue_many(5)
+        sql.enqueue()
+    assert len(hear()) == 2
+
+
+# Wake-ups that reach nobody.
+
+
+def test_a_worker_without_a_free_slot_wakes_others_instead(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    workers = fleet()
+    sql.enqueue()
+    hear()
+    for _ in range(30):
+        for worker in workers[:8]:
+            sql.value("sleep", worker=worker, above=100)
+        sql.value("pass_on", worker=workers[0])
+        assert sorted(hear()) == [(channel, "default") for channel in ALONE[8:]]
+
+
+def test_a_wake_up_is_passed_on_only_while_there_are_jobs(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    workers = fleet(queues=["mail"], tasks=["send"])
+    sql.enqueue("send", queue="other")
+    sql.enqueue("other", queue="mail")
+    sql.value("pass_on", worker=workers[0])
+    assert hear() == []
+    sql.enqueue("send", queue="mail")
+    assert len(hear()) == 2
+    sql.value("pass_on", worker=workers[0])
+    assert len(hear()) == 2
+    sql.claim_all()
+    sql.value("pass_on", worker=workers[0])
+    assert hear() == []
+
+
+def test_a_worker_of_all_tasks_passes_on_too(sql: Session, sleeper: Callable[..., UUID], hear: Hear) -> None:
+    for queues in (None, ["default"]):
+        sleeper(channel=ALONE[0], queues=queues)
+        full = sql.value("register", queues=queues)
+        sql.enqueue()
+        hear()
+        sql.value("pass_on", worker=full)
+        assert set(hear()) == {(ALONE[0], "default")}
+        sql.claim_all()
+
+
+@pytest.mark.parametrize("queues", [None, ["default"]])
+@pytest.mark.parametrize("tasks", [None, ["task"]])
+def test_a_missed_wake_up_is_repaired(
+    sql: Session,
+    fleet: Callable[..., list[UUID]],
+    hear: Hear,
+    queues: list[str] | None,
+    tasks: list[str] | None,
+) -> None:
+    fleet(queues=queues, tasks=tasks)
+    sql("set holdfast.notify = off")
+    sql.enqueue()
+    sql("reset holdfast.notify")
+    assert hear() == []
+    for _ in range(3):
+        sql("select holdfast.wake_missed()")
+        assert [payload for _, payload in hear()] == ["default"] * 2
+    sql.claim_one()
+    sql("select holdfast.wake_missed()")
+    assert hear() == []
+
+
+def test_missed_wake_ups_of_many_lanes_reach_each_kind_of_worker(
+    sql: Session, sleeper: Callable[..., UUID], hear: Hear
+) -> None:
+    for number, channel in enumerate(ALONE):
+        sleeper(channel=channel, queues=[f"queue.{number}"], tasks=["task"])
+    sql("set holdfast.notify = off")
+    for number in range(10):
+        for priority in range(20):
+            sql.enqueue(queue=f"queue.{number}", priority=priority)
+    sql("reset holdfast.notify")
+    sql("select holdfast.wake_missed()")
+    assert sorted(hear()) == [(channel, f"queue.{number}") for number, channel in enumerate(ALONE)]
+
+
+def test_the_duties_repair_missed_wake_ups(
+    sql: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    fleet()
+    sql("set holdfast.notify = off")
+    sql.enqueue()
+    sql("reset holdfast.notify")
+    sql.rows("do_duties")
+    assert len(hear()) == 2
+
+
+def test_nobody_is_woken_for_jobs_that_no_sleeping_worker_may_have(
+    sql: Session, sleeper: Callable[..., UUID], hear: Hear
+) -> None:
+    sleeper(channel=ALONE[0], queues=["mail"], tasks=["send"])
+    sleeper(channel=ALONE[1], queues=["paused"], tasks=["send"])
+    busy = sleeper(channel=ALONE[2])
+    sql.value("sleep", worker=busy, above=100)
+    sql.value("pause", queue="paused")
+    sql("set holdfast.notify = off")
+    sql.enqueue("send", queue="other")
+    sql.enqueue("other", queue="mail")
+    sql.enqueue("send", queue="mail", delay="1 hour")
+    sql.enqueue("send", queue="paused")
+    sql("reset holdfast.notify")
+    sql("select holdfast.wake_missed()")
+    assert hear() == []
+
+
+def test_a_worker_that_dies_after_it_was_chosen_costs_one_look(
+    sql: Session, other: Session, fleet: Callable[..., list[UUID]], hear: Hear
+) -> None:
+    """A transaction stays open long after it chose whom to wake."""
+    workers = fleet()
+    with other.connection.transaction():
+        other.enqueue()
+        assert hear() == []
+        for worker in workers[:9]:
+            sql.lose(worker)
+    hear()
+    sql("select holdfast.wake_missed()")
+    assert hear() == [(ALONE[9], "default")]

@@ -285,3 +285,42 @@ def test_one_job_is_found_by_its_id_wherever_it_is(sql: Session, planner: str) -
         if node.get("Relation Name", "") not in ("", "worker", "lane", "running")
     ]
     assert {node["Node Type"] for node in read} <= {"Index Scan", "Bitmap Heap Scan"}
+
+
+@pytest.fixture
+def tombstones(sql: Session) -> Iterator[None]:
+    """Workers that have left. They stay for a day."""
+    sql(
+        "insert into holdfast.worker (id, name, started_at, heartbeat_at, left_at) "
+        "select gen_random_uuid(), 'gone', now(), now(), now() from generate_series(1, 5000)"
+    )
+    yield
+    sql("delete from holdfast.worker where name = 'gone'")
+
+
+@pytest.mark.usefixtures("tombstones")
+def test_workers_are_counted_past_those_that_have_left(sql: Session, explained: Explained) -> None:
+    sql.rows("do_duties")
+    plans = explained("do_duties")
+    assert len(explained.rows) == 1, "no duty was due"
+    assert indexes(plans, "worker") == {"worker_registered"}
+    assert rows_read(plans, "worker") < 100
+
+
+@pytest.mark.usefixtures("tombstones")
+def test_a_passed_wake_up_reads_one_job_of_each_lane(sql: Session, explained: Explained) -> None:
+    worker = sql.value("register", queues=["many"], tasks=[f"many{lane}" for lane in range(MANY)])
+    plans = explained("pass_on", worker=worker)
+    assert scans(plans, "live") <= PENDING
+    assert 0 < rows_read(plans, "live") <= MANY
+    assert rows_read(plans, "worker") < 100
+
+
+@pytest.mark.usefixtures("tombstones")
+def test_the_search_for_missed_wake_ups_reads_a_job_of_ten_lanes(sql: Session, explained: Explained) -> None:
+    worker = sql.value("register", queues=["many"], tasks=[f"many{lane}" for lane in range(MANY)])
+    sql.value("sleep", worker=worker)
+    plans = explained("wake_missed")
+    assert scans(plans, "live") <= PENDING
+    assert 0 < rows_read(plans, "live") <= 10
+    sql.value("leave", worker=worker)

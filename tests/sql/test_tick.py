@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.testing import Clock
-from holdfast.worker import duties
 from tests.sql.sessions import Connect, Session, Together, copied_database
 
 DUTIES = ["fire", "promote", "recover", "advance", "fold_stats", "upkeep"]
@@ -24,10 +23,12 @@ def test_a_tick_runs_every_duty(sql: Session, clock: Clock) -> None:
     assert sql.state(due) == "pending"
 
 
-def test_a_worker_does_the_duties_that_the_database_lists(sql: Session) -> None:
-    listed = {duty.name: duty.every.total_seconds() for duty in sql.rows("list_duties")}
-    assert listed == duties.SECONDS
-    assert [duty.name for duty in sql.rows("list_duties") if duty.in_tick] == DUTIES
+def test_tick_and_do_duties_do_what_is_listed(sql: Session, clock: Clock) -> None:
+    listed = sql.rows("list_duties")
+    assert [duty.name for duty in listed if duty.in_tick] == DUTIES
+    clock.advance(minutes=1)
+    done = {row.duty for row in sql.rows("do_duties")}
+    assert done - {"do_duties"} == {duty.name for duty in listed}
 
 
 def test_a_flood_of_due_jobs_is_let_in_by_one_tick(sql: Session, clock: Clock) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
+import psycopg.sql
 import pytest
 
 from holdfast.testing import Clock
@@ -38,6 +39,35 @@ def test_a_lease_time_outside_its_range_is_refused(
     with refused("HF008") as error:
         sql.value("register", lease_time=lease_time)
     assert error.detail["field"] == "lease_time"
+
+
+@pytest.mark.parametrize("channel", ["w", "holdfast_0123456789abcdef", "c" * 63, 'Größe; "drop"', None])
+def test_a_worker_may_have_a_channel_of_its_own(sql: Session, other: Session, channel: str | None) -> None:
+    worker = sql.value("register", channel=channel)
+    assert sql.one("select channel from holdfast.worker where id = %s", worker) == channel
+    sql.value("sleep", worker=worker)
+    if channel is not None:
+        other(psycopg.sql.SQL("listen {}").format(psycopg.sql.Identifier(channel)).as_string())
+    sql.enqueue()
+    other("select 1")
+    heard = [it.channel for it in other.connection.notifies(timeout=0)]
+    assert heard == ([] if channel is None else [channel])
+
+
+@pytest.mark.parametrize("channel", ["", "c" * 64, "ü" * 32])
+def test_a_channel_that_notify_would_refuse_is_refused(sql: Session, channel: str, refused: Refused) -> None:
+    with refused("HF008") as error:
+        sql.value("register", channel=channel)
+    assert error.detail["field"] == "channel"
+    assert "1 to 63 bytes" in error.message
+
+
+def test_a_worker_of_an_earlier_release_registers_without_a_channel(sql: Session) -> None:
+    worker = sql.one(
+        "select holdfast.register(name => 'w', queues => '{a}', tasks => '{t}', lease_time => '30 s', "
+        "host => 'h', pid => 1, version => '0.2.0')"
+    )
+    assert sql.one("select channel is null from holdfast.worker where id = %s", worker)
 
 
 def test_a_heartbeat_touches_the_worker_and_returns_the_databases_time(

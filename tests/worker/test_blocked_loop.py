@@ -236,10 +236,11 @@ def test_a_job_goes_either_to_a_slot_or_to_the_keeper() -> None:
         taken.extend(job.id for job in held.take_surplus(20))
         held.last()
         held.first(5)
-        taken.extend(job.id for job in held.take_cancelled({f"{round_}.7": "lease"}))
+        held.cancel({f"{round_}.7": "lease"})
     over.set()
     keeper.join()
-    everything = Counter([*started, *taken, *(job.id for job in held.buffer)])
+    cancelled = [report.id for report in held.reports]
+    everything = Counter([*started, *taken, *cancelled, *(job.id for job in held.buffer)])
     assert set(everything.values()) == {1}
     assert len(everything) == brought > 0
 

@@ -13,8 +13,8 @@ from holdfast.testing import Clock
 from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker import duties
-from holdfast.worker.claimer import Claimer
 from holdfast.worker.duties import Duties
+from holdfast.worker.held import HeldJobs
 from holdfast.worker.loop import every
 from tests.fixtures import Ask, AsyncTask, Counts
 from tests.waiting import Told
@@ -100,10 +100,10 @@ def test_a_look_that_began_before_a_promotion_says_nothing(
     hf: Holdfast, again: Again, told: Told, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promoting, looked, hinted = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    hint, run = Claimer.hint, Session.run
+    hint, run = HeldJobs.hint, Session.run
 
-    def noted(claimer: Claimer) -> None:
-        hint(claimer)
+    def noted(held: HeldJobs) -> None:
+        hint(held)
         if looked.is_set():
             hinted.set()
 
@@ -118,7 +118,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(
             await hinted.wait()
         return answer
 
-    monkeypatch.setattr(Claimer, "hint", noted)
+    monkeypatch.setattr(HeldJobs, "hint", noted)
     monkeypatch.setattr(Session, "run", slow_answers)
     monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     again.enqueue()

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -11,9 +12,11 @@ import pytest
 
 from holdfast import Holdfast, Schedule, schema
 from holdfast.testing import Clock
+from holdfast.values.call import Call
 from holdfast.values.errors import Collision, DatabaseUnavailable, HoldfastError
-from holdfast.worker import duties, runtime
+from holdfast.worker import duties
 from holdfast.worker.duties import FIRST_PROMOTED, Duties
+from holdfast.worker.held import HeldJobs
 from tests.fixtures import Ask, Counts, Login, StartWorker, Until
 from tests.waiting import Told
 
@@ -22,7 +25,7 @@ from tests.waiting import Told
 async def duties_of(hf: Holdfast) -> AsyncIterator[Duties]:
     session = hf.database.session()
     try:
-        yield Duties(session, lease_time=30, due=lambda: None, expects_urgent=lambda: False)
+        yield Duties(session, HeldJobs(), hf.database.session)
     finally:
         await session.close()
 
@@ -41,27 +44,159 @@ def due(hf: Holdfast, clock: Clock) -> Callable[[int], None]:
     return fall_due
 
 
+# When to look.
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """One entry each time when a notification has made a worker look when the next job is due."""
+    looks: list[None] = []
+    look_soon = Duties.look_soon
+
+    def noted(self: Duties) -> None:
+        looks.append(None)
+        look_soon(self)
+
+    monkeypatch.setattr(Duties, "look_soon", noted)
+    return looks
+
+
+def test_a_job_that_became_pending_does_not_hasten_the_next_promotion(
+    hf: Holdfast,
+    work: StartWorker,
+    counts: Counts,
+    looks: list[None],
+    until: Until,
+    ask: Ask,
+) -> None:
+    """Each promotion notifies of the jobs that it has made pending, so it would cause the next one."""
+
+    @hf.task(name="note")
+    async def note() -> None: ...
+
+    work(poll_interval=60)
+    until(lambda: ask("select from holdfast.worker where asleep"))
+    first = looks.copy()  # when it began to listen
+    note.enqueue()
+    until(lambda: counts() == {"completed": 1})
+    assert looks == first
+    until(lambda: ask("select from holdfast.worker where asleep"))
+    note.options(delay=0.3).enqueue()
+    until(lambda: counts() == {"completed": 2})
+    assert looks == [*first, None], (
+        "for the job that was scheduled, and not for the same one when it was promoted"
+    )
+
+
 @pytest.mark.parametrize(("amount", "hastens"), [(FIRST_PROMOTED + 1, False), (1, True)])
-def test_what_it_made_pending_itself_does_not_hasten_the_next_promotion(
+def test_a_notification_does_not_hasten_the_next_batch_of_due_jobs(
     hf: Holdfast, due: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, amount: int, hastens: bool
 ) -> None:
+    """While more jobs are due, batches follow each other anyway, with pauses for others."""
     monkeypatch.setattr(duties, "PROMOTE_TOGETHER_SECONDS", 0)
 
     async def main() -> bool:
         async with duties_of(hf) as its:
             await its.promote()
             assert its.is_behind is not hastens
-            its.notified()
-            timers = asyncio.Event()
-            asyncio.get_running_loop().call_later(0, timers.set)  # it comes after those that are due
-            await timers.wait()
-            if not hastens:  # what came while the last one was under way is looked at, all the same
-                assert await its.promote() == duties.PROMOTE_TOGETHER_SECONDS
-                assert await its.promote() == duties.SECONDS["promote"]
-            return its.promote_now.is_set()
+            its.look_soon()
+            return "promote" in await started(its)
 
     due(amount)
     assert asyncio.run(main()) is hastens
+
+
+class Answers:
+    """A line on which `do_duties` answers with these rows."""
+
+    def __init__(self, *rows: tuple[str, timedelta | None, int]) -> None:
+        self._rows = list(rows)
+
+    async def run(self, call: Call[Any]) -> Any:
+        return call.read(self._rows)
+
+
+async def started(its: Duties) -> set[str]:
+    """Return the duties that start when the timers of this moment have ended."""
+    timers = asyncio.Event()
+    asyncio.get_running_loop().call_later(0, timers.set)
+    await timers.wait()
+    return {duty for duty, now in its.now.items() if now.is_set()}
+
+
+@pytest.mark.parametrize("duty", ["fire", "promote", "advance", "upkeep", "sweep"])
+@pytest.mark.parametrize("wait", [timedelta(0), timedelta(seconds=-1), timedelta(hours=1), None])
+def test_a_duty_is_started_when_it_is_due(hf: Holdfast, duty: str, wait: timedelta | None) -> None:
+    async def main() -> set[str]:
+        its = Duties(Answers((duty, wait, 0)), HeldJobs(), hf.database.session)
+        assert await its.do_duties() == duties.LONGEST_PAUSE
+        return await started(its)
+
+    assert asyncio.run(main()) == ({duty} if wait is not None and wait <= timedelta(0) else set())
+
+
+def test_a_duty_that_is_due_much_later_is_left_to_the_next_worker(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(horizon: timedelta) -> set[str]:
+        monkeypatch.setattr(duties, "HORIZON_SECONDS", horizon.total_seconds())
+        soon = timedelta(milliseconds=1)
+        its = Duties(Answers(("promote", soon, 0)), HeldJobs(), hf.database.session)
+        await its.do_duties()
+        timers = asyncio.Event()
+        asyncio.get_running_loop().call_later(soon.total_seconds(), timers.set)
+        await timers.wait()
+        return await started(its)
+
+    assert asyncio.run(main(timedelta(milliseconds=1))) == {"promote"}
+    assert asyncio.run(main(timedelta(0))) == set()
+
+
+def test_the_next_call_comes_about_when_the_database_says(hf: Holdfast) -> None:
+    async def main() -> None:
+        its = Duties(Answers(("do_duties", timedelta(seconds=7), 0)), HeldJobs(), hf.database.session)
+        pauses = {await its.do_duties() for _ in range(20)}
+        assert all(6.3 <= pause <= 7.7 for pause in pauses)
+        assert len(pauses) > 1, "or all workers would come at once"
+
+    asyncio.run(main())
+
+
+def test_jobs_that_were_taken_back_are_told(hf: Holdfast, told: Told) -> None:
+    async def main() -> None:
+        for done in (0, 3):
+            await Duties(Answers(("recover", None, done)), HeldJobs(), hf.database.session).do_duties()
+
+    asyncio.run(main())
+    assert told.named("jobs.recovered") == [{"jobs": 3}]
+
+
+def test_a_look_is_not_put_off_by_further_notifications(hf: Holdfast) -> None:
+    """Jobs for later may be enqueued in a stream."""
+
+    async def main() -> None:
+        async with duties_of(hf) as its, asyncio.timeout(2):
+            while not its.now["promote"].is_set():
+                its.look_soon()
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_look_is_not_put_off_by_what_was_known_before(hf: Holdfast) -> None:
+    """`do_duties` may have read the next time just before a job was enqueued that is due earlier."""
+
+    async def main() -> None:
+        its = Duties(Answers(("promote", timedelta(seconds=4), 0)), HeldJobs(), hf.database.session)
+        its.look_soon()
+        await its.do_duties()
+        async with asyncio.timeout(2):
+            await its.now["promote"].wait()
+
+    asyncio.run(main())
+
+
+# A drain.
 
 
 def test_a_drain_waits_for_what_another_worker_is_promoting(
@@ -177,10 +312,8 @@ def test_a_timeout_of_the_role_does_not_keep_a_worker_from_its_upkeep(
     slow_upkeep: None,
     ask: Ask,
     until: Until,
-    monkeypatch: pytest.MonkeyPatch,
     transaction_pooling: bool,
 ) -> None:
-    monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
     with Holdfast(impatient, transaction_pooling=transaction_pooling) as hf:
         work(hf)
         until(lambda: ask("select from holdfast.duty where name = 'upkeep' and done_at is not null"))
@@ -212,10 +345,7 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf: Holdfast, 
     asyncio.run(main())
 
 
-def test_a_part_of_a_duty_that_fails_is_told(
-    work: StartWorker, ask: Ask, told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runtime, "CLEANUP_DELAY", 0)
+def test_a_part_of_a_duty_that_fails_is_told(work: StartWorker, ask: Ask, told: Told) -> None:
     ask("delete from holdfast.duty")
     failing(ask, "settle_lanes", "")
     work()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.worker.claimer import Rate
+from holdfast.worker.pace import Pace
 
 
 @pytest.fixture
@@ -14,17 +14,16 @@ def after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
 
-    def after(rate: Rate, *, jobs: int, seconds: float) -> float:
+    def after(rate: Pace, *, jobs: int, seconds: float) -> float:
         nonlocal now
         now += seconds
-        rate.jobs += jobs
-        return rate.per_second()
+        return rate.after(jobs)
 
     return after
 
 
 def test_many_short_jobs_are_known_for_it_within_milliseconds(after: Callable[..., float]) -> None:
-    rate = Rate()
+    rate = Pace()
     assert after(rate, jobs=0, seconds=60) == 0
     rate.begin()
     assert after(rate, jobs=20, seconds=0.004) == pytest.approx(5000)
@@ -32,14 +31,14 @@ def test_many_short_jobs_are_known_for_it_within_milliseconds(after: Callable[..
 
 
 def test_a_few_quick_ones_say_little_about_the_others(after: Callable[..., float]) -> None:
-    rate = Rate()
+    rate = Pace()
     rate.begin()
     assert after(rate, jobs=5, seconds=0.004) == 0
     assert after(rate, jobs=0, seconds=0.1) == pytest.approx(5 / 0.104)
 
 
 def test_one_slow_spell_does_not_undo_what_was_known(after: Callable[..., float]) -> None:
-    rate = Rate()
+    rate = Pace()
     assert after(rate, jobs=1000, seconds=1.0) == pytest.approx(1000)
     assert after(rate, jobs=0, seconds=0.2) == pytest.approx(500)
     assert after(rate, jobs=0, seconds=1.0) == pytest.approx(0)

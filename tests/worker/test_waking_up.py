@@ -12,7 +12,6 @@ import pytest
 
 from holdfast import Context, Holdfast, Job, JobState, Retry
 from holdfast.database import Database
-from holdfast.worker import duties
 from tests.fixtures import Ask, AsyncTask, StartWorker, Until
 
 Waited = Callable[[Job[Any]], timedelta]
@@ -156,9 +155,7 @@ def test_delayed_jobs_start_on_time_without_busy_polling(
     asleep: Callable[..., None],
     waited: Waited,
     carried: Counter[str],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(duties.SECONDS, "promote", 60)
     work(poll_interval=60)
     asleep()
     before = carried["promote"]

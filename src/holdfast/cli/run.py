@@ -3,8 +3,10 @@
 import logging
 import os
 import platform
+import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -22,10 +24,11 @@ from holdfast.cli.values import duration
 from holdfast.client import Holdfast
 from holdfast.telemetry import emit, subscribe
 from holdfast.telemetry.logs import JsonFormatter
-from holdfast.values.errors import BadValue, HoldfastError
+from holdfast.values.errors import BadValue, HoldfastError, TooManyConnections
 from holdfast.values.secret import mask_dsn
 from holdfast.worker.isolation.pool import cores
 from holdfast.worker.monitor.http import Address
+from holdfast.worker.runtime import LONGEST_CONNECT_PAUSE
 from holdfast.worker.supervisor import Supervisor, exit_with_supervisor
 from holdfast.worker.worker import Worker
 
@@ -59,7 +62,11 @@ def _queues(_ctx: click.Context, _option: click.Parameter, value: tuple[str, ...
     help="A worker is lost after this time without a heartbeat.  [default: 30s]",
 )
 @click.option("--grace", type=duration, help="When stopped, wait this long for running jobs.  [default: 30s]")
-@click.option("--poll-interval", type=duration, help="Look for jobs at least this often.  [default: 1s]")
+@click.option(
+    "--poll-interval",
+    type=duration,
+    help="Look for jobs at least this often.  [default: 5s, 1s with --no-notify]",
+)
 @click.option("--drain", is_flag=True, help="Stop as soon as no job for this worker is due.")
 @click.option(
     "--no-notify", "notify", is_flag=True, flag_value=False, default=None, help="Poll only; no LISTEN."
@@ -196,12 +203,24 @@ def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
 
 def _made(hf: Holdfast, app: str, options: dict[str, Any]) -> Worker:
     try:
-        return hf.worker(**options)
+        return _when_connected(hf, lambda: hf.worker(**options))
     except BadValue as error:
         if error.field != "isolation":
             raise
         # The mistake is in the app, not on the command line.
         raise AppNotFound(error.message, hint=error.hint, app=app) from error
+
+
+def _when_connected(hf: Holdfast, make: Callable[[], Worker]) -> Worker:
+    """Make the worker as soon as the server has a connection left. Many workers may be starting together."""
+    pause = 0.25
+    while True:
+        try:
+            return make()
+        except TooManyConnections as error:
+            hf.database.refusals.warn(error)
+        time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
+        pause = min(pause * 2, LONGEST_CONNECT_PAUSE)
 
 
 def _number(value: Any) -> Any:

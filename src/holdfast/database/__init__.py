@@ -15,7 +15,8 @@ from holdfast.database.dsn import without_driver
 from holdfast.database.on_connection import OnConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
-from holdfast.database.session import DUTY_SETTINGS, Session
+from holdfast.database.session import DUTY_SETTINGS, Session, Settings
+from holdfast.database.spare import SparedSession, StandIn
 from holdfast.database.statements import arun_on, in_transaction, run_on
 
 __all__ = [
@@ -26,6 +27,9 @@ __all__ = [
     "OnConnection",
     "Outage",
     "Session",
+    "Settings",
+    "SparedSession",
+    "StandIn",
     "arun_on",
     "examine",
     "in_transaction",

@@ -5,17 +5,35 @@ them work again. An idle connection may be found broken later. It was made befor
 failure does not begin a new one.
 """
 
+import math
 import threading
 import time
 
 from holdfast.telemetry import emit
-from holdfast.values.errors import DatabaseUnavailable
+from holdfast.values.errors import DatabaseUnavailable, TooManyConnections
+
+# A worker warns again of refused connections only after none was refused for this long.
+REFUSED_SECONDS = 60.0
+
+
+class Refusals:
+    """Warns that the server has no connection left: once, however many calls of the process find that."""
+
+    def __init__(self) -> None:
+        self._warn_at = -math.inf
+
+    def warn(self, error: TooManyConnections, **fields: str) -> None:
+        now = time.monotonic()
+        if now >= self._warn_at:
+            emit("connections.refused", **fields, needs="2 when idle, 3 when busy", error=error)
+        self._warn_at = now + REFUSED_SECONDS
 
 
 class Outage:
     """An outage as one worker sees it, shared by its connections, which run in several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, refusals: Refusals | None = None) -> None:
+        self._refusals = refusals or Refusals()
         self._lock = threading.Lock()
         self._since = 0.0
         self._worker = ""
@@ -33,6 +51,9 @@ class Outage:
 
         `made` is the number of outages that had ended when it was made, or `None` if it could not be made.
         """
+        if isinstance(error, TooManyConnections):
+            self._refusals.warn(error, worker=self._worker)
+            return
         with self._lock:
             if made is not None and made < self.ended:
                 return

@@ -40,7 +40,7 @@ from psycopg.pq import TransactionStatus
 from holdfast.database import enqueue_many
 from holdfast.database.copy_in import SMALLEST_COPY, Batch, aload, batches, load
 from holdfast.database.libpq import NEVER_RAN, LibpqAsyncConnection, LibpqConnection
-from holdfast.database.outage import Outage
+from holdfast.database.outage import Outage, Refusals
 from holdfast.database.pooler import Pooler
 from holdfast.database.session import (
     CONNECT_TIMEOUT,
@@ -82,6 +82,7 @@ class Database:
         self.dsn = dsn
         self.pooler = Pooler(dsn, transaction_mode=transaction_pooling)
         self.pool_size = pool_size
+        self.refusals = Refusals()
         self._lock = threading.Lock()
         self._target = _Target(dsn, self.pooler, pool_size)
         self._pool: _Pool | None = None
@@ -163,7 +164,7 @@ class Database:
         self,
         *settings: tuple[str, str],
         deadline: float,
-        channels: Sequence[Call[str]],
+        channels: Sequence[Call[str] | str],
         heard: Callable[[set[bytes]], None],
         lost: Callable[[DatabaseUnavailable], None],
         outage: Outage | None = None,
@@ -202,6 +203,15 @@ class Database:
             apool.close()
         if pool is not None:
             pool.close()
+
+    def close_unused(self, seconds: float) -> None:
+        """Close the connections that were not used for this long."""
+        with self._lock:
+            pool, apools = self._pool, list(self._apools.values())
+        if pool is not None:
+            pool.close_unused(seconds)
+        for apool in apools:
+            apool.close_unused(seconds)
 
     @contextlib.contextmanager
     def pooled_connection(self) -> Iterator[Connection[Any]]:
@@ -296,11 +306,21 @@ class _IdleConnections(Generic[C]):
         else:
             connection.pgconn.finish()
         try:
-            while self._idle[0][0] < now - IDLE_SECONDS:
-                _, outdated = self._idle.popleft()
-                outdated.pgconn.finish()
+            if self._idle[0][0] < now - IDLE_SECONDS:
+                self.close_unused(IDLE_SECONDS)
         except IndexError:  # none is left
             pass
+
+    def close_unused(self, seconds: float) -> None:
+        """Close the connections that were not used for this long. Another thread may call this."""
+        since = time.monotonic() - seconds
+        with contextlib.suppress(IndexError):  # none is left
+            while self._idle[0][0] < since:
+                at, connection = self._idle.popleft()
+                if at >= since:  # another thread took the outdated one
+                    self._idle.append((at, connection))
+                    return
+                connection.pgconn.finish()
 
     def abandon(self) -> None:
         """Close the connections, unless they belong to the parent of this forked process."""

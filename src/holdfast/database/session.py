@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,6 +25,7 @@ from holdfast.values.errors import BadValue, DatabaseUnavailable, HoldfastError
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncConnection[Any])
+Settings = Sequence[tuple[str, str]]
 
 CONNECT_TIMEOUT = 10
 DEADLINE = 30.0
@@ -119,16 +121,22 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
         self._deadline = deadline
         self._warned = warned
         self._pooler = pooler
-        self._settings = (*settings, ("default_transaction_isolation", "read committed"))
+        self.settings = (*settings, ("default_transaction_isolation", "read committed"))
         self._lock = asyncio.Lock()
+        self._used_at = 0.0
 
-    async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
+    async def run(
+        self, call: Call[T], *, deadline: float | None = None, settings: Settings | None = None
+    ) -> T:
+        """Run a call, with `settings` in a transaction of its own."""
         seconds = deadline or self._deadline
         async with self._lock:
             connection = self._connection
+            if self._pooler.transaction_mode and settings is None:
+                settings = self.settings
             try:
-                if connection is None or connection.closed or self._pooler.transaction_mode or not call.plain:
-                    answer = await self._within(seconds, self._connect_and_ask(call))
+                if connection is None or connection.closed or settings is not None or not call.plain:
+                    answer = await self._within(seconds, self._connect_and_ask(call, settings))
                 else:
                     answer = await self._ask(connection, call, seconds)
             except DatabaseUnavailable as error:
@@ -138,7 +146,17 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
                 self._report_answer()
                 raise
             self._report_answer()
+            self._used_at = time.monotonic()
             return answer
+
+    async def run_as(self, call: Call[T], settings: Settings) -> T:
+        """Run a call of another session, whose settings these are, because that has no connection."""
+        return await self.run(call, settings=settings)
+
+    async def close_unused(self, seconds: float) -> None:
+        """Close the connection if no call has used it for this long. The next call opens another."""
+        if not self._lock.locked() and time.monotonic() - self._used_at > seconds:
+            await self.close()
 
     def _report_failure(self, error: DatabaseUnavailable) -> None:
         self._outage.failed(self._purpose, error, made=self._outages_before)
@@ -189,18 +207,20 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             if not good:
                 await self.close()
 
-    async def _connect_and_ask(self, call: Call[T]) -> T:
+    async def _connect_and_ask(self, call: Call[T], settings: Settings | None) -> T:
         connection = self._connection
         if connection is None or connection.closed:
             self._outages_before = None
             connection = await self._connect()
             self._outages_before = self._outage.ended
         with closed(), collisions():
-            if not self._pooler.transaction_mode:
+            if self._pooler.transaction_mode:  # it may have been detected just now
+                settings = settings or self.settings
+            if settings is None:
                 return await _ask(connection, call)
             # A session setting would remain in a connection that other clients use next.
             async with connection.transaction():
-                await self._set(connection, local=True)
+                await connection.execute(setting(settings, local=True))
                 return await _ask(connection, call)
 
     async def _connect(self) -> LibpqAsyncConnection:
@@ -216,14 +236,11 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
                 connection.wire.prepare_nothing()
                 await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
             else:
-                await self._set(connection, local=False)
+                await connection.execute(setting(self.settings, local=False))
         except BaseException:
             await self.close()
             raise
         return connection
-
-    async def _set(self, connection: AsyncConnection[Any], *, local: bool) -> None:
-        await connection.execute(setting(self._settings, local=local))
 
 
 class ListeningSession(Session):
@@ -240,7 +257,7 @@ class ListeningSession(Session):
         settings: Sequence[tuple[str, str]] = (),
         *,
         deadline: float = DEADLINE,
-        channels: Sequence[Call[str]],
+        channels: Sequence[Call[str] | str],
         heard: Callable[[set[bytes]], None],
         lost: Callable[[DatabaseUnavailable], None],
         pooler: Pooler,
@@ -253,12 +270,14 @@ class ListeningSession(Session):
         self._one_at_a_time = asyncio.Lock()
         self._listening = self._reconnected = False
 
-    async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
+    async def run(
+        self, call: Call[T], *, deadline: float | None = None, settings: Settings | None = None
+    ) -> T:
         async with self._one_at_a_time:
-            if not call.plain:
+            if settings is not None or not call.plain:
                 self._unwatch()  # the driver watches the socket itself
             try:
-                return await super().run(call, deadline=deadline)
+                return await super().run(call, deadline=deadline, settings=settings)
             except DatabaseUnavailable as error:
                 self._report_lost(error)
                 raise
@@ -279,7 +298,7 @@ class ListeningSession(Session):
         connection = await super()._connect()
         try:
             for channel in () if self._pooler.transaction_mode else self._channels:
-                name = await connection.ask(channel)
+                name = channel if isinstance(channel, str) else await connection.ask(channel)
                 await connection.execute(sql.SQL("listen {}").format(sql.Identifier(name)))
         except BaseException:
             await self.close()

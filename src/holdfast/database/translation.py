@@ -19,6 +19,7 @@ from holdfast.values.errors import (
     IdConflict,
     NotAllowed,
     SchemaMissing,
+    TooManyConnections,
     UnexpectedError,
     from_sqlstate,
 )
@@ -121,6 +122,10 @@ _REFUSALS = {
 }
 
 
+# PostgreSQL for everyone, for all but superusers, for one role or database; and PgBouncer.
+_NONE_LEFT = re.compile("too many (clients|connections)|remaining connection slots|no more connections")
+
+
 def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | None:
     """Return the error for a refused connection, if a server has answered."""
     if error.pgconn is None or "FATAL:" not in str(error):
@@ -129,6 +134,8 @@ def _refused(error: psycopg.Error, dsn: str | None) -> DatabaseUnavailable | Non
     found = ((re.search(pattern, reason), hint) for pattern, hint in _REFUSALS.items())
     hint = next((hint.format(*match.groups()) for match, hint in found if match), None)
     shown = mask_dsn(dsn) if dsn else None
+    if _NONE_LEFT.search(reason):
+        return TooManyConnections(f"cannot connect to {shown or 'the database'}: {reason}", dsn=shown)
     return DatabaseUnavailable(f"cannot connect to {shown or 'the database'}: {reason}", hint=hint, dsn=shown)
 
 

@@ -1,6 +1,7 @@
 """The duties of every worker, one SQL function each. `hf.workers.tick` runs all of them once."""
 
 from datetime import timedelta
+from typing import NamedTuple
 
 from holdfast.values.call import Call, function, interval, nothing, one
 
@@ -9,6 +10,7 @@ _promote = function("promote", "amount integer, also_fire boolean")
 _recover = function("recover", "timeout interval, also_fold boolean")
 _fold_stats = function("fold_stats", "all_of_them boolean")
 _advance = function("advance")
+_do_duties = function("do_duties", "", "duty, wait, done")
 _upkeep = function("upkeep", "rest interval")
 _tick = function("tick")
 _report_duty = function("report_duty", "duty text, error text")
@@ -36,6 +38,19 @@ def fold_stats() -> Call[int]:
 
 def advance() -> Call[int]:
     return _advance.plain(one)
+
+
+class Due(NamedTuple):
+    """How long to wait before a duty runs; None if it need not. `done` counts jobs that were taken back."""
+
+    duty: str
+    wait: timedelta | None
+    done: int
+
+
+def do_duties() -> Call[list[Due]]:
+    """Run the frequent duties, unless a worker has just run them."""
+    return _do_duties.plain(lambda rows: [Due._make(row) for row in rows])
 
 
 def upkeep(rest: timedelta) -> Call[int]:

@@ -8,16 +8,18 @@ from holdfast.operations import duties
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.operations.run_steps import Action, Steps
 from holdfast.values import arrays, limits
-from holdfast.values.call import Call, function, interval, one
+from holdfast.values.call import Call, function, interval, nothing, one
 
 _register = function(
     "register",
-    "name text, queues text[], tasks text[], lease_time interval, host text, pid integer, version text",
+    "name text, queues text[], tasks text[], lease_time interval, host text, pid integer, version text, "
+    "channel text",
     "register::text",
 )
 _heartbeat = function("heartbeat", "worker uuid")
 _sleep = function("sleep", "worker uuid, asleep boolean, above integer")
 _leave = function("leave", "worker uuid")
+_pass_on = function("pass_on", "worker uuid")
 _disown = function("disown", "worker uuid, held uuid[], in_flight uuid[], before timestamptz")
 _channel = function("channel", "queue text")
 _cancels = function("cancels", "worker uuid", "id::text, lease::text")
@@ -83,7 +85,9 @@ def register(
     host: str,
     pid: int,
     version: str,
+    channel: str | None = None,
 ) -> Call[str]:
+    """Register a worker, and return its id. It can be woken alone on `channel`."""
     return _register.plain(
         one,
         name,
@@ -93,6 +97,7 @@ def register(
         host,
         pid,
         version,
+        channel,
     )
 
 
@@ -103,6 +108,11 @@ def heartbeat(worker: str) -> Call[datetime]:
 def sleep(worker: str, *, above: int | None = None) -> Call[bool]:
     """Announce that the worker sleeps. Return True if an open transaction may add jobs without waking it."""
     return _sleep.plain(one, worker, True, above)
+
+
+def pass_on(worker: str) -> Call[None]:
+    """Wake other workers for the jobs that this one was woken for and has no room for."""
+    return _pass_on.plain(nothing, worker)
 
 
 def leave(worker: str) -> Call[int]:

@@ -48,8 +48,9 @@ class MigrationFailed(NotReady):
 
 
 def pending(conn: Connection[Any], plan: Plan | None = None) -> list[str]:
-    """Return the names of the files that `apply` would run."""
-    return [file.name for file in (plan or load()).todo(installed(conn))]
+    """Return the names of the files that `apply` would run, in this order."""
+    steps = in_transactions((plan or load()).todo(installed(conn)))
+    return [file.name for step in steps for file in step]
 
 
 def apply(

@@ -10,6 +10,8 @@ The first line of a file may declare something:
     -- holdfast: no transaction       (a migration) for `create index concurrently`; must be re-runnable
     -- holdfast: with functions       (a migration) in one transaction with all that follow and the functions:
                                       neither the old nor the new functions would work in between
+    -- holdfast: alone                (a migration) in a transaction of its own, before such a group: its lock
+                                      could lead to a deadlock with calls that wait for the group's locks
 
 `-- holdfast: role worker` beside a function is not such a declaration. It names the roles that may call it.
 """
@@ -71,6 +73,10 @@ class File:
     @property
     def with_functions(self) -> bool:
         return self.declares == "with functions"
+
+    @property
+    def alone(self) -> bool:
+        return self.declares == "alone"
 
     @property
     def after(self) -> list[str]:
@@ -214,7 +220,7 @@ def _sql_files(folder: Path | Traversable) -> Iterator[Path | Traversable]:
 
 def _mistake(file: File, previous: File | None, known: set[str]) -> str | None:
     name, declares = {
-        "migration": (r"\d{4}_[a-z0-9_]+", r"(no transaction|with functions)?"),
+        "migration": (r"\d{4}_[a-z0-9_]+", r"(no transaction|with functions|alone)?"),
         "function": (r"(?!bootstrap$)[a-z][a-z0-9_]*", r"(after \w+(, \w+)*)?"),
     }[file.kind]
     if not re.fullmatch(name, file.name):

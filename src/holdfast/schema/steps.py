@@ -25,8 +25,10 @@ end $$"""
 
 def in_transactions(files: Sequence[File]) -> list[list[File]]:
     """Group the files into transactions."""
-    alone = list(takewhile(lambda file: file.kind == "migration" and not file.with_functions, files))
-    together = list(files[len(alone) :])
+    first = list(takewhile(lambda file: file.kind == "migration" and not file.with_functions, files))
+    rest = files[len(first) :]
+    alone = [*first, *(file for file in rest if file.alone)]
+    together = [file for file in rest if not file.alone]
     return [*([file] for file in alone), *([together] if together else [])]
 
 

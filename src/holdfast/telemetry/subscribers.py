@@ -47,7 +47,7 @@ _LEVELS = {
 
 # Events of a worker's parts while the database is away. `database.lost` has reported that once.
 _DUTIES = "fire promote recover fold_stats advance upkeep sweep"
-_PARTS = f"claimer {_DUTIES} register heartbeat keeper finisher claim start"
+_PARTS = f"claimer {_DUTIES} duties register heartbeat keeper finisher claim start"
 _OF_AN_OUTAGE = {
     "listener.lost",
     *(f"{part}.{what}" for part in _PARTS.split() for what in ("failed", "resumed")),

@@ -32,7 +32,7 @@ class ObservedRuntime(Runtime):
         return ObservedExecutor(self._worker_run, self._vanish, *given)
 
     def _vanish(self, job: Claimed) -> None:
-        self._worker_run.lost = Lost(self._id, self._options.lease_time, job)
+        self._worker_run.lost = Lost(self._held.worker, self._options.lease_time, job)
         self.stop()
 
     async def _finish_work(self) -> None:

@@ -22,6 +22,7 @@
     ├── NotReady               the database cannot serve this call in its present state
     │   ├── Collision
     │   ├── DatabaseUnavailable
+    │   │   └── TooManyConnections
     │   ├── SchemaMissing
     │   ├── SchemaOutdated
     │   ├── SchemaTooNew
@@ -265,6 +266,15 @@ class DatabaseUnavailable(NotReady):
 
     def __init__(self, message: str = "", *, hint: str | None = None, dsn: str | None = None) -> None:
         super().__init__(message, hint=hint, dsn=mask_dsn(dsn) if dsn else None)
+
+
+class TooManyConnections(DatabaseUnavailable):
+    """The server, or the pooler before it, has no connection left for this process."""
+
+    hint = (
+        "Raise max_connections on the server, or run fewer workers: an idle worker holds 2, a busy one 3 and "
+        "those of its handlers."
+    )
 
 
 class SchemaMissing(NotReady):

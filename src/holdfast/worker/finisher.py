@@ -13,16 +13,16 @@ Two kinds of reports are sent again later, so that the others do not wait for th
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from holdfast.database import Session
+from holdfast.database import SparedSession
 from holdfast.operations import attempts, claiming
 from holdfast.operations.claiming import LOCKED, Refusal, Report
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import BadInput, Collision, NotReady
 from holdfast.worker.context.notes import chunks
 from holdfast.worker.failure import ERROR_LENGTH, storable
+from holdfast.worker.held import HeldJobs
 
 # The most reports, and the most characters of results and tracebacks, in one call.
 BATCH = 2000
@@ -34,56 +34,34 @@ FIRST_LOCKED_PAUSE = 0.05
 LAST_LOCKED_PAUSE = 1.0
 
 
-class Settled(NamedTuple):
-    """Reports that the database has answered, the refusals among them, and how many seconds the call took."""
-
-    reports: Sequence[Report]
-    refused: Sequence[Refusal]
-    seconds: float
-
-
 class Finisher:
-    """The queue of reports of one worker, and the loop that writes them."""
+    """The loop that writes the reports of one worker."""
 
-    def __init__(self, session: Session, settled: Callable[[Settled], None]) -> None:
-        """Call `settled` with each answer of the database."""
+    def __init__(self, session: SparedSession, held: HeldJobs) -> None:
         self._session = session
-        self._settled = settled
-        self._waiting: list[Report] = []
+        self._held = held
         # The number of reports that wait for a timer or in `_to_send_alone`.
         self._sent_later = 0
         # Reports to send one by one, because each failed by itself. Their timers have ended.
         self._to_send_alone: list[Report] = []
         # The last pause of each report on a locked job, by id and lease.
         self._pauses: dict[tuple[str, str], float] = {}
-        self._work = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-
-    def add(self, report: Report) -> None:
-        if not self._waiting:
-            self._idle.clear()
-            self._work.set()
-        self._waiting.append(report)
-
-    async def idle(self) -> None:
-        """Wait until the database has answered every report that was added."""
-        await self._idle.wait()
 
     async def run(self) -> None:
+        held = self._held
         while True:
-            await self._work.wait()
-            size = _batch_size(self._waiting)
-            batch, self._waiting = self._waiting[:size], self._waiting[size:]
+            await held.report_now.wait()
+            size = _batch_size(held.reports)
+            batch, held.reports = held.reports[:size], held.reports[size:]
             if batch:
                 await self._write_until_done(batch)
             if self._to_send_alone:
                 self._sent_later -= 1
                 await self._write_until_done([self._to_send_alone.pop(0)])
-            if not self._waiting and not self._to_send_alone:
-                self._work.clear()
+            if not held.reports and not self._to_send_alone:
+                held.report_now.clear()
                 if not self._sent_later:
-                    self._idle.set()
+                    held.all_written.set()
 
     async def _write_until_done(self, reports: Sequence[Report]) -> None:
         """Write these reports. Retry until each is written, or scheduled to be sent later.
@@ -116,8 +94,8 @@ class Finisher:
 
     def _queue_alone(self, report: Report) -> None:
         self._to_send_alone.append(report)
-        self._idle.clear()
-        self._work.set()
+        self._held.all_written.clear()
+        self._held.report_now.set()
 
     async def _write(self, reports: Sequence[Report]) -> None:
         begun = time.monotonic()
@@ -145,7 +123,7 @@ class Finisher:
             for report in ready:
                 self._pauses.pop((report.id, report.lease), None)
         if ready:
-            self._settled(Settled(ready, refused, time.monotonic() - begun))
+            self._held.settle(ready, refused, time.monotonic() - begun)
         return None
 
     def _send_locked_later(self, locked: Sequence[Report]) -> None:
@@ -168,7 +146,7 @@ class Finisher:
 
     def _queue_again(self, report: Report) -> None:
         self._sent_later -= 1
-        self.add(report)
+        self._held.report(report)
 
     async def _write_notes(self, reports: Sequence[Report]) -> set[str]:
         """Write the remaining events and progress of these jobs, before their outcomes.

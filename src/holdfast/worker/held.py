@@ -1,4 +1,11 @@
-"""The jobs that a worker holds: claims under way, jobs in the buffer, and running jobs.
+"""The jobs that a worker holds: claims under way, jobs in the buffer, running jobs, and unwritten reports.
+
+The parts of a worker know the held jobs, and not each other. Each part waits for a signal here, and sets the
+signals of others by what it does to the jobs:
+
+    claimer ── take ──► buffer ──► slots ── end ──► reports ──► finisher ── settle ──► (gone)
+       ▲ claim_now        ▲ futures of idle slots      ▲ report_now           │
+       └── a slot came free, a notification, a suspect settled                 └► changed, retry_soon
 
 The loop's thread changes it, and the keeper's thread reads copies of it. There is one exception: while a
 handler blocks the loop, the keeper takes away the jobs that have not started, so that other workers can run
@@ -14,15 +21,20 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
 import msgspec
 
-from holdfast.operations.claiming import Claimed, Report
+from holdfast.operations.claiming import Claimed, Refusal, Report
+from holdfast.telemetry import Counted, emit
+from holdfast.values.errors import WorkerLost
 from holdfast.worker.context import Context
 from holdfast.worker.context.notes import Note
+
+# While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
+ADVANCE_JOBS = 4000
 
 StopReason = Literal["lost", "interrupted", "cancelled"]
 
@@ -64,19 +76,67 @@ class Running(msgspec.Struct, eq=False):
 
 class HeldJobs:
     def __init__(self) -> None:
+        # The registration under which these jobs are held.
+        self.worker = ""
         self.in_flight: set[str] = set()
         self.buffer: deque[Claimed] = deque()
         # Not by id: after a lost lease the same job may run here twice for a while, under two leases.
         self.running: set[Running] = set()
         self.jobs: dict[str, Claimed] = {}
-        self.changed = asyncio.Event()
+        # Reports that the finisher has not taken yet.
+        self.reports: list[Report] = []
         # Nothing is started on a lease that may have expired. Each heartbeat moves this on.
         self.lease_valid_until = math.inf
         # The time of the last failed claim. It may have succeeded all the same, or may still succeed.
         self.claim_doubted_at = -math.inf
-        self._idle: deque[asyncio.Future[None]] = deque()
+        # Until then more urgent jobs are expected, because some have just come.
+        self.urgent_until = -math.inf
+        # Jobs that ended since the claimer last measured the pace.
+        self.ended = 0
+        # A slot that comes free wakes the claimer only if the buffer holds no more jobs than this.
+        self.low = 0
+        # Jobs claimed since the heads were last moved.
+        self.claimed = 0
         self.closed = False
+        # Whether there may be work that the last claim did not see.
+        self.hinted = False
+        # For a drain: whether any job was reported since the last check, and whether any of them runs again.
+        self.reported = self.retry_reported = False
+        # Signals.
+        self.claim_now = asyncio.Event()
+        self.report_now = asyncio.Event()
+        self.retry_soon = asyncio.Event()
+        self.advance_now = asyncio.Event()
+        self.changed = asyncio.Event()
+        # The last claim found nothing, and nothing has come since.
+        self.idle = asyncio.Event()
+        # Every report has its answer from the database.
+        self.all_written = asyncio.Event()
+        self.all_written.set()
+        # The worker was declared lost, and all its jobs with it.
+        self.lost = asyncio.Event()
+        self._idle_slots: deque[asyncio.Future[None]] = deque()
         self._lock = threading.Lock()
+
+    # Signals.
+
+    def hint(self) -> None:
+        """Note that there may be work: a notification came, or a job fell due."""
+        self.hinted = True
+        self.claim_now.set()
+
+    def freed(self) -> None:
+        """Note that a slot has come free."""
+        self.ended += 1
+        if len(self.buffer) <= self.low:
+            self.claim_now.set()
+
+    def report(self, report: Report) -> None:
+        """Hand a report to the finisher."""
+        if not self.reports:
+            self.all_written.clear()
+            self.report_now.set()
+        self.reports.append(report)
 
     @property
     def unwritten(self) -> int:
@@ -92,6 +152,11 @@ class HeldJobs:
             # Not earlier, because the keeper would treat these jobs as unknown.
             self.in_flight.discard(lease)
             self._sort_in(jobs)
+        if jobs:
+            self.idle.clear()
+            self.claimed += len(jobs)
+            if self.claimed >= ADVANCE_JOBS:
+                self.advance_now.set()
         self.wake_slots()
         return jobs
 
@@ -135,7 +200,7 @@ class HeldJobs:
             if self.closed:
                 return None
             called = asyncio.get_running_loop().create_future()
-            self._idle.append(called)
+            self._idle_slots.append(called)
             await called
 
     def first(self, amount: int) -> list[Claimed]:
@@ -155,20 +220,55 @@ class HeldJobs:
 
     def wake_slots(self) -> None:
         """Wake as many idle slots as there are jobs for them."""
-        wanted = len(self._idle) if self.closed else len(self.buffer)
-        while self._idle and wanted > 0:
-            called = self._idle.popleft()
+        wanted = len(self._idle_slots) if self.closed else len(self.buffer)
+        while self._idle_slots and wanted > 0:
+            called = self._idle_slots.popleft()
             if not called.done():
                 called.set_result(None)
                 wanted -= 1
 
-    def take_cancelled(self, cancelled: Mapping[str, str]) -> list[Claimed]:
-        """Take the jobs with these ids and leases out of the buffer."""
+    def give_back(self, jobs: Iterable[Claimed]) -> None:
+        """Release jobs that have not started, for other workers."""
+        for job in jobs:
+            self.report(release(job))
+
+    def cancel(self, cancelled: Mapping[str, str]) -> None:
+        """Cancel the jobs with these ids and leases, whether they run or wait in the buffer."""
         with self._lock:
             found = [job for job in self.buffer if cancelled.get(job.id) == job.lease]
             for job in found:
                 self.buffer.remove(job)
-        return found
+        for job in found:
+            self.report(Report(job.id, job.lease, "cancelled", error="cancelled before it started"))
+        for running in list(self.running):
+            if cancelled.get(running.job.id) == running.job.lease:
+                running.cancel()
+
+    def settle(self, reports: Sequence[Report], refused: Sequence[Refusal], seconds: float) -> None:
+        """Remove the jobs of reports that the database has answered. The call took `seconds`."""
+        jobs = self.remove_reported(reports)
+        self.reported = True
+        for job, report in zip(jobs, reports, strict=True):
+            if job is not None and job.suspect:
+                self.hint()  # suspects are handed out one at a time
+            if report.outcome in {"failed", "snoozed"}:
+                self.retry_soon.set()  # it may be due again soon
+                self.retry_reported = True
+        emit(
+            "jobs.finished",
+            worker=self.worker,
+            jobs=Counted(jobs),
+            reports=Counted(reports),
+            refused=Counted(refused),
+            seconds=seconds,
+        )
+
+    def settle_released(self, done: Sequence[Report], left: Iterable[Report], seconds: float) -> None:
+        """Take over the jobs that the keeper has released while the loop was blocked."""
+        if done:
+            self.settle(done, (), seconds)
+        for report in left:
+            self.report(report)
 
     def remove_reported(self, reports: Iterable[Report]) -> list[Claimed | None]:
         """Remove the jobs of these reports and return them; None for a job that was not held."""
@@ -186,6 +286,20 @@ class HeldJobs:
 
     def is_empty(self) -> bool:
         return not self.jobs and not self.in_flight
+
+    def declare_lost(self, error: WorkerLost) -> None:
+        """Note that the worker was declared lost. An error about an earlier registration is too late."""
+        if str(error.worker) == self.worker and not self.lost.is_set():
+            emit("worker.lost", worker=self.worker, error=error)
+            self.lost.set()
+
+    def lose(self, lost: Iterable[Running]) -> None:
+        """Stop handlers whose job is no longer held here."""
+        for running in lost:
+            # A job that has ended in the meantime was reported, not lost, and its slot runs another job.
+            if running in self.running and not running.completed_by_handler:
+                emit("lease.lost", job=running.job.id, task=running.job.task)
+                running.stop("lost")
 
     def drop_all(self) -> None:
         """Drop every job, because other workers may have them now."""
@@ -209,3 +323,8 @@ class HeldJobs:
 def _start_order(job: Claimed) -> tuple[bool, int]:
     # The start of a suspect is already recorded, so it goes first.
     return not job.suspect, -job.priority
+
+
+def release(job: Claimed) -> Report:
+    """Return the report that gives a job back that has not started."""
+    return Report(job.id, job.lease, "released")

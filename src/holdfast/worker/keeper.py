@@ -11,6 +11,9 @@
                 started for other workers
 
 It is a thread because a handler may block the event loop. The worker keeps its leases even then.
+
+Its connection also serves the duties of the worker's loop, through `run`. So an idle worker needs only two:
+this one, and the one that claims and listens.
 """
 
 import asyncio
@@ -22,18 +25,25 @@ import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
-from holdfast.database import Database, Outage
+from holdfast.database import DUTY_SETTINGS, Session, Settings, SparedSession, StandIn
 from holdfast.operations import attempts, claiming, workers
-from holdfast.operations.claiming import Claimed, Report
+from holdfast.operations.claiming import Report
 from holdfast.telemetry import emit
-from holdfast.values.errors import BadInput, Collision, NotReady, WorkerLost
+from holdfast.values.call import Call
+from holdfast.values.errors import BadInput, Collision, DatabaseUnavailable, NotReady, WorkerLost
 from holdfast.worker.context.notes import chunks
-from holdfast.worker.duties import STARTUP_SECONDS
-from holdfast.worker.held import HeldJobs, Running
-from holdfast.worker.loop import every
+from holdfast.worker.held import HeldJobs, Running, release
+from holdfast.worker.loop import STARTUP_SECONDS, every
+
+T = TypeVar("T")
 
 FLUSH_SECONDS = 0.5
+# A duty may take as long as two flushes. So it delays a heartbeat by a third of the lease at most.
+DUTY_DEADLINES = 2
+# How long such a duty may still take when the thread ends.
+END_SECONDS = 1.0
 # How long the loop is blocked before it is logged, and before jobs that have not started are released.
 BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 2.0
@@ -45,71 +55,92 @@ BEATS_BETWEEN_DISOWNS = 60
 
 class Keeper:
     def __init__(
-        self,
-        database: Database,
-        held: HeldJobs,
-        worker: str,
-        *,
-        lease_time: float,
-        lost: Callable[[WorkerLost], None],
-        lost_jobs: Callable[[list[Running]], None],
-        cancelled: Callable[[dict[str, str]], None],
-        released: Callable[[list[Report], list[Report], float], None],
-        outage: Outage,
+        self, held: HeldJobs, lease_time: float, open_session: Callable[..., Session], stand_in: StandIn
     ) -> None:
-        """Call `lost`, `lost_jobs`, `cancelled` (ids and leases) and `released` in the loop's thread.
-
-        `released` gets the written reports, the reports that are still to be written, and the seconds of the
-        call.
-        """
+        """`stand_in` runs a call on another connection, in the worker's loop, if this one has none."""
+        self._open_session = open_session
+        self._stand_in = stand_in
         self._held = held
-        self._worker = worker
         self._lease_time = lease_time
-        self._lost = lost
-        self._lost_jobs = lost_jobs
-        self._cancelled = cancelled
-        self._released = released
-        # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
-        self._unwritten_releases: list[Report] = []
-        self._detector = _BlockedLoopDetector(worker, held)
+        self._deadline = max(lease_time / 6, 1.0)
         self._worker_loop = asyncio.get_running_loop()
-        self._beats = 0
-        self._last_beat: datetime | None = None
+        self._detector = _BlockedLoopDetector(held)
         # The error of the last heartbeat, if it failed.
         self.last_error: str | None = None
-        # One connection serves everything. The deadline and the lock_timeout keep a slow flush from delaying
-        # the heartbeat.
-        self._session = database.session(
-            ("application_name", "holdfast keeper"),
-            ("lock_timeout", f"{min(lease_time / 12, 1.0) * 1000:.0f}ms"),
-            deadline=max(lease_time / 6, 1.0),
-            outage=outage,
-        )
+        # Reports on jobs that were taken away while the loop was blocked, and are not yet written.
+        self._unwritten_releases: list[Report] = []
+        self._worker = ""
+        self._beats = 0
+        self._last_beat: datetime | None = None
+        self._session: SparedSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._thread_main, name="holdfast-keeper", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
+        """Start a thread that keeps the registration which `held` names."""
+        self._worker, self._beats, self._last_beat = self._held.worker, 0, None
+        self._unwritten_releases = []
+        # One connection serves everything. The deadline and the lock_timeout keep a slow flush, or a slow
+        # duty, from delaying the heartbeat.
+        own = self._open_session(
+            "keeper",
+            ("lock_timeout", f"{min(self._lease_time / 12, 1.0) * 1000:.0f}ms"),
+            *DUTY_SETTINGS,
+            deadline=self._deadline,
+        )
+        self._session = SparedSession(own, self._ask_instead)
+        self._ready.clear()
+        self._thread = threading.Thread(target=self._thread_main, name="holdfast-keeper", daemon=True)
         self._thread.start()
         self._ready.wait()
         if self._loop is None:
             raise RuntimeError("the keeper's thread could not make an event loop")
 
+    async def run(self, call: Call[T]) -> T:
+        """Run a call on the keeper's connection. Only the worker's loop calls this."""
+        loop, me = self._loop, asyncio.current_task()
+        if loop is None:
+            raise _registering()
+        try:
+            # The timeout is for the moment in which the thread ends.
+            async with asyncio.timeout(2 * DUTY_DEADLINES * self._deadline):
+                asked = self._ask(call, deadline=DUTY_DEADLINES * self._deadline)
+                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, loop))
+        except (TimeoutError, RuntimeError):
+            raise _registering() from None
+        except asyncio.CancelledError:
+            if me is not None and me.cancelling():
+                raise
+            raise _registering() from None  # the thread has ended, and its calls with it
+
+    async def _ask(self, call: Call[T], *, deadline: float | None = None) -> T:
+        assert self._session is not None  # noqa: S101 - the thread has one while it runs
+        return await self._session.run(call, deadline=deadline)
+
+    async def _ask_instead(self, call: Call[T], settings: Settings) -> T:
+        asked = asyncio.run_coroutine_threadsafe(self._stand_in(call, settings), self._worker_loop)
+        return await asyncio.wrap_future(asked)
+
     async def stop(self) -> None:
-        if self._loop is not None and self._task is not None:
+        loop, self._loop = self._loop, None
+        if loop is not None and self._task is not None:
             with contextlib.suppress(RuntimeError):  # the thread has ended by itself
-                self._loop.call_soon_threadsafe(self._task.cancel)
-        await asyncio.to_thread(self._thread.join)
+                loop.call_soon_threadsafe(self._task.cancel)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
 
     def _thread_main(self) -> None:
         try:
             with contextlib.suppress(asyncio.CancelledError):
                 asyncio.run(self._keep())
         finally:
+            self._loop = None
             self._ready.set()
 
     async def _keep(self) -> None:
+        assert self._session is not None  # noqa: S101 - start() has made one
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._ready.set()
@@ -124,6 +155,8 @@ class Keeper:
         except* WorkerLost:
             pass  # already reported; there are no leases left to keep
         finally:
+            self._loop = None  # no further calls are taken
+            await _end_calls()
             await self._session.close()
 
     async def _beat(self) -> None:
@@ -134,14 +167,14 @@ class Keeper:
             self.last_error = error.message
             raise
         except WorkerLost as error:
-            self._worker_loop.call_soon_threadsafe(self._lost, error)
+            self._worker_loop.call_soon_threadsafe(self._held.declare_lost, error)
             raise
 
     async def _heartbeat(self) -> None:
         sent, before = time.monotonic(), self._last_beat
         heartbeat, deadline = workers.heartbeat(self._worker), max(self._lease_time / 3, 1.0)
         said_at = time.time()
-        self._last_beat = await self._session.run(heartbeat, deadline=deadline)
+        self._last_beat = await self._ask(heartbeat, deadline=deadline)
         seconds = time.monotonic() - sent
         offset = self._last_beat.timestamp() - said_at - seconds / 2
         emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
@@ -160,7 +193,7 @@ class Keeper:
         running = self._running_jobs()
         if running:
             leases = [it.job.lease for it in running.values()]
-            gone = await self._session.run(attempts.not_held(list(running), leases))
+            gone = await self._ask(attempts.not_held(list(running), leases))
             self._report_lost(running, gone)
 
     def _running_jobs(self) -> dict[str, Running]:
@@ -169,11 +202,11 @@ class Keeper:
 
     def _report_lost(self, running: Mapping[str, Running], gone: Collection[str]) -> None:
         if gone:
-            self._worker_loop.call_soon_threadsafe(self._lost_jobs, [running[job_id] for job_id in gone])
+            self._worker_loop.call_soon_threadsafe(self._held.lose, [running[job_id] for job_id in gone])
 
     async def _disown(self, before: datetime) -> None:
         in_flight, held = list(self._held.in_flight), list(self._held.jobs)
-        amount = await self._session.run(workers.disown(self._worker, held, in_flight, before))
+        amount = await self._ask(workers.disown(self._worker, held, in_flight, before))
         if amount:
             emit("worker.disowned", worker=self._worker, jobs=amount)
 
@@ -183,27 +216,28 @@ class Keeper:
             await self._release_unstarted(blocked)
         elif self._unwritten_releases:
             left, self._unwritten_releases = self._unwritten_releases, []
-            self._worker_loop.call_soon_threadsafe(self._released, [], left, 0.0)
+            self._worker_loop.call_soon_threadsafe(self._held.settle_released, [], left, 0.0)
 
     async def _release_unstarted(self, blocked: float) -> None:
         """Release the jobs that wait behind the blocked loop. From here on they cannot start here."""
         jobs, leases = self._held.take_unstarted()
-        self._unwritten_releases += [_release(job) for job in jobs]
+        self._unwritten_releases += [release(job) for job in jobs]
         if leases:
             # A claim may still happen after this question. Then the next heartbeats find its jobs.
             self._held.claim_doubted_at = time.monotonic()
         for lease in leases:
-            found = await self._session.run(claiming.claimed(worker=self._worker, lease=lease))
-            self._unwritten_releases += [_release(job) for job in found]
+            found = await self._ask(claiming.claimed(worker=self._worker, lease=lease))
+            self._unwritten_releases += [release(job) for job in found]
         if self._unwritten_releases:
             begun = time.monotonic()
-            refused = await self._session.run(claiming.finish(self._unwritten_releases))
+            refused = await self._ask(claiming.finish(self._unwritten_releases))
             locked = {refusal.id for refusal in refused if refusal.sqlstate == claiming.LOCKED}
             done = [report for report in self._unwritten_releases if report.id not in locked]
             self._unwritten_releases = [report for report in self._unwritten_releases if report.id in locked]
             if done:
                 emit("jobs.released", worker=self._worker, jobs=len(done), blocked=blocked)
-                self._worker_loop.call_soon_threadsafe(self._released, done, [], time.monotonic() - begun)
+                seconds = time.monotonic() - begun
+                self._worker_loop.call_soon_threadsafe(self._held.settle_released, done, [], seconds)
 
     async def _flush(self) -> None:
         """Write everything due. Locked jobs are left for the next time, so nothing here waits."""
@@ -217,9 +251,9 @@ class Keeper:
 
     async def _check_cancels(self) -> None:
         if self._held.jobs:
-            cancelled = await self._session.run(workers.cancels(self._worker))
+            cancelled = await self._ask(workers.cancels(self._worker))
             if cancelled:
-                self._worker_loop.call_soon_threadsafe(self._cancelled, dict(cancelled))
+                self._worker_loop.call_soon_threadsafe(self._held.cancel, dict(cancelled))
 
     async def _flush_starts(self, running: Iterable[Running]) -> set[str]:
         now = time.monotonic()
@@ -256,7 +290,7 @@ class Keeper:
 
     async def _write_starts(self, long: list[Running], now: float) -> set[str]:
         ids, leases = [it.job.id for it in long], [it.job.lease for it in long]
-        unwritten = await self._session.run(attempts.start(ids, leases, [now - it.begun for it in long]))
+        unwritten = await self._ask(attempts.start(ids, leases, [now - it.begun for it in long]))
         for it in long:
             it.recorded = it.job.id not in unwritten.locked
         return unwritten.gone
@@ -270,7 +304,7 @@ class Keeper:
         own = [(job_id, context.notes, context.notes.unpublished()) for job_id, context in contexts]
         gone, locked = set[str](), set[str]()
         for some in chunks([event for _, _, events in own for event in events]):
-            unwritten = await self._session.run(attempts.publish_many(some, skip_locked=True))
+            unwritten = await self._ask(attempts.publish_many(some, skip_locked=True))
             gone |= unwritten.gone
             locked |= unwritten.locked
         for job_id, notes, events in own:
@@ -286,15 +320,11 @@ class Keeper:
         notes = [(it, it.context.notes, it.context.notes.note) for it in talkative if it.context]
         reports = [(it, note, said.progress(note, it.written)) for it, said, note in notes]
         call = attempts.progress_many([report for _, _, report in reports if report])
-        unwritten = await self._session.run(call)
+        unwritten = await self._ask(call)
         for it, note, _ in reports:
             if it.job.id not in unwritten.locked:
                 it.written = note
         return unwritten.gone
-
-
-def _release(job: Claimed) -> Report:
-    return Report(job.id, job.lease, "released")
 
 
 class _BlockedLoopDetector:
@@ -304,8 +334,7 @@ class _BlockedLoopDetector:
     has blocked nothing.
     """
 
-    def __init__(self, worker: str, held: HeldJobs) -> None:
-        self._worker = worker
+    def __init__(self, held: HeldJobs) -> None:
         self._held = held
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -318,7 +347,7 @@ class _BlockedLoopDetector:
         if blocked >= BLOCKED_SECONDS and not self._reported:
             self._reported = True
             job, stack = self._blocking_job(), self._stack()
-            emit("loop.blocked", worker=self._worker, seconds=blocked, **job, stack=stack)
+            emit("loop.blocked", worker=self._held.worker, seconds=blocked, **job, stack=stack)
         self._unanswered += 1
         self._loop.call_soon_threadsafe(self._answer)
         return blocked
@@ -341,3 +370,14 @@ class _BlockedLoopDetector:
     def _answer(self) -> None:
         self._unanswered = 0
         self._reported = False
+
+
+async def _end_calls() -> None:
+    """Wait for the calls of the worker's loop. A duty that continues without its worker holds its lock."""
+    calls = asyncio.all_tasks() - {asyncio.current_task()}
+    if calls:
+        await asyncio.wait(calls, timeout=END_SECONDS)
+
+
+def _registering() -> DatabaseUnavailable:
+    return DatabaseUnavailable("the worker registers again", hint="It tries again by itself.")

@@ -5,19 +5,22 @@ import random
 from collections.abc import Awaitable, Callable
 
 from holdfast.telemetry import emit
-from holdfast.values.errors import HoldfastError, WorkerLost
+from holdfast.values.errors import HoldfastError, TooManyConnections, WorkerLost
 
 Step = Callable[[], Awaitable[float | None]]
 
 LONGEST_PAUSE = 2.0
+# A new worker delays its background work for this long, so that its first jobs get the machine.
+STARTUP_SECONDS = 0.25
 
 
 async def every(
-    seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None, first: float = 0.0
+    seconds: float, step: Step, *, name: str, wake: asyncio.Event | None = None, first: float | None = 0.0
 ) -> None:
     """Repeat a step until cancelled: after `seconds`, after the pause that it returns, or when `wake` is set.
 
-    The first run comes after `first` seconds, even if `wake` is set before.
+    The first run comes after `first` seconds, even if `wake` is set before. With None it comes when `wake` is
+    set.
 
     A step that fails is logged and tried again, because a worker survives an outage of the database. Only
     `WorkerLost` is raised.
@@ -25,7 +28,10 @@ async def every(
     wake = wake or asyncio.Event()
     failures = 0
     last_error: Exception | None = None
-    await asyncio.sleep(first)
+    if first is None:
+        await wake.wait()
+    else:
+        await asyncio.sleep(first)
     while True:
         wake.clear()
         try:
@@ -40,7 +46,8 @@ async def every(
             pause = _pause(failures, seconds)
             kind = "failed" if isinstance(error, HoldfastError) else "broken"
             # The 1st, 2nd, 4th, 8th …: an outage is not logged a thousand times.
-            if failures & (failures - 1) == 0:
+            # And refused connections are reported once, by the session.
+            if failures & (failures - 1) == 0 and not isinstance(error, TooManyConnections):
                 emit(f"{name}.{kind}", error=error, failures=failures)
         await wait(wake, seconds if pause is None else pause)
 

@@ -7,7 +7,6 @@ cancellation. If a handler leaves something behind in the slot's context variabl
 import asyncio
 import contextvars
 import time
-from collections.abc import Callable
 
 from holdfast.operations.claiming import Report
 from holdfast.telemetry import emit
@@ -23,14 +22,10 @@ STOP_NOW_SECONDS = 0.1
 
 
 class Slots:
-    def __init__(
-        self, held: HeldJobs, executor: Executor, *, done: Callable[[Report], None], freed: Callable[[], None]
-    ) -> None:
+    def __init__(self, held: HeldJobs, executor: Executor) -> None:
         self._held = held
         self._executor = executor
         self._run = executor.instrumented()
-        self._done = done
-        self._freed = freed
         self._tasks: set[asyncio.Task[None]] = set()
         self._context = contextvars.copy_context()
 
@@ -56,7 +51,7 @@ class Slots:
         """Report the jobs that could not be stopped. Their later results are ignored."""
         for running in list(self._held.running):
             if running.stop_reason != "lost":
-                self._done(self._executor.report(running.job, Interrupted()))
+                self._held.report(self._executor.report(running.job, Interrupted()))
             running.stop("lost")
             running.stop_reason = "lost"
         for slot in self._tasks:
@@ -71,7 +66,7 @@ class Slots:
         assert me is not None  # noqa: S101 - a slot is always a task
         held, buffer, turns = self._held, self._held.buffer, 0
         # This loop runs every job, so constant lookups are done once.
-        now, running_jobs, run, done, freed = time.monotonic, held.running, self._run, self._done, self._freed
+        now, running_jobs, run, done, freed = time.monotonic, held.running, self._run, held.report, held.freed
         while True:
             begun = now()
             try:  # as in held.next(), without a coroutine for each job
@@ -123,7 +118,7 @@ class Slots:
         if running.stop_reason == "lost":
             self._held.remove_reported([report])
         else:
-            self._done(report)
+            self._held.report(report)
 
     def _context_changed(self) -> bool:
         """Return whether a handler has changed the context variables. The next handler must not see that.

@@ -45,7 +45,7 @@ class Worker:
         queues: list[str] | None = None,
         concurrency: int = 20,
         lease_time: float | timedelta = 30.0,
-        poll_interval: float = 1.0,
+        poll_interval: float | None = None,
         grace: float = 30.0,
         notify: bool = True,
         name: str | None = None,
@@ -59,7 +59,9 @@ class Worker:
             queues=None if queues is None else _queues(queues),
             concurrency=limits.integer("concurrency", concurrency, range(1, 10_001)),
             lease_time=_lease_time(lease_time),
-            poll_interval=limits.number("poll_interval", poll_interval, 0.01, 3600),
+            poll_interval=None
+            if poll_interval is None
+            else limits.number("poll_interval", poll_interval, 0.01, 3600),
             grace=limits.number("grace", grace, 0, 86_400),
             notify=notify and not database.transaction_pooling,
             name=None if name is None else storable(str(name), _NAME_LENGTH),

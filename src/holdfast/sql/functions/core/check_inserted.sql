@@ -1,6 +1,10 @@
 -- Check the jobs that other programs insert into `job`, such as a bulk COPY. enqueue() checks its
 -- own jobs and inserts into `live`; guard.sql says why.
 
+-- Lock the table and its partition in the order of every enqueue_many(). The triggers below would lock `live`
+-- first, and an upgrade under load would end in a deadlock.
+lock table holdfast.job in share row exclusive mode;
+
 -- A new job is pending, or scheduled if it is due later. An insert in any other state is refused.
 create or replace function holdfast.set_first_state()
 returns trigger
@@ -39,7 +43,8 @@ declare
 begin
   select
     min(i.lane_id) as lane_id, max(i.lane_id) as last_lane_id, min(i.task) as task, max(i.task) as last_task,
-    max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_new_job(i)) as is_new
+    max(octet_length(i.payload::text)) as size, bool_and(holdfast.is_new_job(i)) as is_new,
+    count(*) filter (where i.state = 'pending') as jobs, bool_or(i.state <> 'pending') as is_later
   into batch
   from inserted i;
   if batch.size >= 300 then -- a shorter payload can always be read
@@ -49,13 +54,18 @@ begin
       cross join lateral (select i.payload::text as said offset 0) t); -- converted once, not for each check
   end if;
   if batch.lane_id = batch.last_lane_id then
-    accepted := batch.is_new and holdfast.accept_jobs(batch.lane_id, batch.task, batch.last_task, batch.size);
+    accepted := batch.is_new
+      and holdfast.accept_jobs(
+        batch.lane_id, batch.task, batch.last_task, batch.size, batch.jobs, batch.is_later);
   else
-    select batch.is_new
-      and bool_and(holdfast.accept_jobs(i.lane_id, i.task, i.last_task, i.size)) into accepted
+    select
+      batch.is_new
+      and bool_and(holdfast.accept_jobs(i.lane_id, i.task, i.last_task, i.size, i.jobs, i.is_later))
+    into accepted
     from (
       select i.lane_id, min(i.task) as task, max(i.task) as last_task,
-        max(octet_length(i.payload::text)) as size
+        max(octet_length(i.payload::text)) as size,
+        count(*) filter (where i.state = 'pending') as jobs, bool_or(i.state <> 'pending') as is_later
       from inserted i
       group by i.lane_id
     ) i;
@@ -95,7 +105,8 @@ comment on function holdfast.is_new_job(holdfast.job) is
 
 -- Return whether a lane accepts jobs of these tasks (the first and the last by name) up to
 -- this size. If it does, wake the workers that sleep for them.
-create or replace function holdfast.accept_jobs(lane_id integer, task text, last_task text, size integer)
+create or replace function holdfast.accept_jobs(
+  lane_id integer, task text, last_task text, size integer, jobs bigint, is_later boolean)
 returns boolean
 language plpgsql volatile
 as $$
@@ -105,12 +116,14 @@ begin
   -- One query, since each further one costs a single enqueue at least 10 µs. No limit is
   -- below a kilobyte, so smaller payloads do not look up theirs.
   select
-    l.queue, l.task,
+    l.queue, l.task, l.priority,
     case when accept_jobs.size > 1024 then holdfast.payload_limit(l.queue) else 1024 end as payload_limit,
-    s.of_queue, s.of_all, exists (select from holdfast.access) as guarded
+    exists (
+      select from holdfast.worker w where w.asleep and (w.above is null or w.above < l.priority)
+    ) as asleep,
+    exists (select from holdfast.access) as guarded
   into place
   from holdfast.lane l
-  cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = accept_jobs.lane_id
     and l.kind = 0
     and holdfast.takes_jobs(l.id);
@@ -124,13 +137,18 @@ begin
   if place.guarded and not (holdfast.unrestricted() or holdfast.in_reach(place.queue)) then
     return false;
   end if;
-  if place.of_queue or place.of_all or not holdfast.sees_sleepers() then
-    perform holdfast.wake(place.queue, place.of_queue, place.of_all);
+  if place.asleep or not holdfast.sees_sleepers() then
+    if accept_jobs.jobs > 0 then
+      perform holdfast.wake(place.queue, place.task, place.priority, accept_jobs.jobs);
+    end if;
+    if accept_jobs.is_later then
+      perform holdfast.wake(place.queue, place.task, place.priority, 0);
+    end if;
   end if;
   return true;
 end
 $$;
-comment on function holdfast.accept_jobs(integer, text, text, integer) is
+comment on function holdfast.accept_jobs(integer, text, text, integer, bigint, boolean) is
   'Return whether a lane accepts new jobs of these tasks; if so, wake the workers that sleep for them.';
 
 -- Find what is wrong with a new job and raise it.

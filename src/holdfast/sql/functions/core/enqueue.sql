@@ -108,9 +108,8 @@ begin
     perform holdfast.check_queue(enqueue.queue);
   end if;
   if asleep or not holdfast.sees_sleepers() then
-    perform holdfast.wake(enqueue.queue, s.of_queue, s.of_all)
-    from holdfast.sleepers(enqueue.queue, enqueue.task, enqueue.priority) s
-    where s.of_queue or s.of_all or not holdfast.sees_sleepers();
+    perform holdfast.wake(
+      enqueue.queue, enqueue.task, enqueue.priority, case when due_at > now_at then 0 else 1 end);
   end if;
   return job_id;
 end

@@ -252,7 +252,7 @@ begin
     ) b
   ) o
   where j.ctid = o.row_id;
-  perform holdfast.wake_lanes(lanes.new);
+  perform holdfast.wake_lanes(lanes.new, cardinality(ids));
 end
 $$;
 comment on function holdfast.return_jobs(uuid[], text[], uuid[], integer, timestamptz) is

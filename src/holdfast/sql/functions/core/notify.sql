@@ -1,10 +1,11 @@
+-- holdfast: after lanes_at_work
 -- Wake workers. NOTIFY takes a database-wide lock at commit. So it is sent only if a live
 -- worker sleeps that serves the queue and task, and never while the notification queue fills
 -- up. It is a hint: polling finds the jobs that it misses.
 
 -- Return the channel of a queue: `holdfast_` and its name, or the beginning of its SHA-256 if
--- that would be longer than the 63 bytes of a channel. A worker that serves every queue listens
--- on holdfast.channel('*').
+-- that would be longer than the 63 bytes of a channel. A consumer that serves every queue listens
+-- on holdfast.channel('*'). A worker with a channel of its own listens there and on holdfast.channel('+').
 -- holdfast: role worker
 create or replace function holdfast.channel(queue text)
 returns text
@@ -17,12 +18,12 @@ as $$
 $$;
 comment on function holdfast.channel(text) is
   'Return the channel to LISTEN on for a queue, or for all queues (*). The payload of a notification is the '
-  'name of a queue, or empty if a schedule has changed.';
+  'name of a queue, or empty if only the time of a schedule or of a job has changed.';
 
 -- Workers that sleep and want to be woken, except those that are silent for their lease time
 -- but not yet declared lost.
 create or replace view holdfast.sleeper as
-select w.id, w.queues, w.tasks, w.above
+select w.id, w.queues, w.tasks, w.above, w.channel, w.lease_time, w.heartbeat_at
 from holdfast.worker w
 where w.asleep
   and w.lost_at is null
@@ -30,22 +31,6 @@ where w.asleep
   and w.heartbeat_at + w.lease_time > holdfast.clock();
 comment on view holdfast.sleeper is
   'Live workers that want to be notified: sleeping ones of all jobs, busy ones of jobs above a priority.';
-
--- Return whether workers that serve this queue, or all queues, sleep for jobs of a task. There
--- is no SET clause, so that PostgreSQL inlines the function.
-create or replace function holdfast.sleepers(queue text, task text, priority integer)
-returns table (of_queue boolean, of_all boolean)
-language sql stable
-as $$
-  select bool_or(s.queues is not null), bool_or(s.queues is null)
-  from holdfast.sleeper s
-  where (s.queues is null or sleepers.queue = any(s.queues))
-    and (s.tasks is null or sleepers.task = any(s.tasks))
-    and (s.above is null or sleepers.priority > s.above)
-$$;
-comment on function holdfast.sleepers(text, text, integer) is
-  'Return whether workers sleep for jobs of this queue, task and priority: workers that serve the queue, '
-  'and workers that serve all queues.';
 
 -- An older snapshot shows the workers that slept when it began. Then all workers are woken.
 create or replace function holdfast.sees_sleepers()
@@ -57,38 +42,118 @@ $$;
 comment on function holdfast.sees_sleepers() is
   'Return whether this transaction sees which workers sleep now.';
 
--- Wake the workers that sleep for jobs of a task: those of its queue, those of every queue, or
--- both. `set holdfast.notify = off` keeps a session silent for two-phase transactions, because
--- PREPARE refuses a transaction with a NOTIFY.
-create or replace function holdfast.wake(queue text, of_queue boolean, of_all boolean)
+-- Wake workers that sleep for jobs of a task: one more than there are jobs, in random order, so that one
+-- job does not wake a whole fleet for nothing. Busy workers come after idle ones. Workers that have just
+-- been silent come last, because they may be dead. If all that were woken are dead, wake_missed() finds the
+-- job within seconds. A worker without a free slot passes the wake-up on: see pass_on().
+--
+-- Workers without a channel of their own are woken together, on the channels of queues.
+--
+-- No jobs means that a job was scheduled for later. A worker with a channel of its own then gets an empty
+-- payload: it need not claim, but look when the next job is due.
+--
+-- `set holdfast.notify = off` keeps a session silent for two-phase transactions, because PREPARE
+-- refuses a transaction with a NOTIFY.
+create or replace function holdfast.wake(queue text, task text, priority integer, jobs bigint)
 returns void
 language plpgsql volatile
 as $$
 begin
-  if current_setting('holdfast.notify', true) is distinct from 'off' and pg_notification_queue_usage() < 0.5
-    then
-    if of_queue or not holdfast.sees_sleepers() then
-      perform pg_notify(holdfast.channel(wake.queue), wake.queue);
-    end if;
-    if of_all or not holdfast.sees_sleepers() then
-      perform pg_notify(holdfast.channel('*'), wake.queue);
-    end if;
+  if current_setting('holdfast.notify', true) = 'off' or pg_notification_queue_usage() >= 0.5 then
+    return;
   end if;
+  if not holdfast.sees_sleepers() then
+    perform pg_notify(
+      holdfast.channel(c.name), case when c.name = '+' and wake.jobs = 0 then '' else wake.queue end)
+    from unnest(array[wake.queue, '*', '+']) c (name);
+    return;
+  end if;
+  perform pg_notify(c.channel, case when c.alone and wake.jobs = 0 then '' else wake.queue end)
+  from (
+    with sleepers as materialized (
+      select s.channel, s.queues is null as of_all, s.above is not null as busy,
+        s.heartbeat_at < holdfast.clock() - s.lease_time / 4 as silent
+      from holdfast.sleeper s
+      where (s.queues is null or wake.queue = any(s.queues))
+        and (s.tasks is null or wake.task = any(s.tasks))
+        and (s.above is null or wake.priority > s.above)
+    )
+    (
+      select s.channel, true as alone
+      from sleepers s
+      where s.channel is not null
+      order by s.silent, s.busy, random()
+      limit greatest(wake.jobs, 1) + 1
+    )
+    union all
+    select distinct holdfast.channel(case when s.of_all then '*' else wake.queue end), false
+    from sleepers s
+    where s.channel is null
+  ) c;
 end
 $$;
-comment on function holdfast.wake(text, boolean, boolean) is
-  'Notify the workers that sleep for this queue, and those that sleep for all queues.';
+comment on function holdfast.wake(text, text, integer, bigint) is
+  'Notify workers that sleep for jobs of this queue, task and priority: one more than there are jobs.';
 
-create or replace function holdfast.wake_lanes(lanes integer[])
+-- If no worker sleeps, no lane is looked at.
+create or replace function holdfast.wake_lanes(lanes integer[], jobs bigint)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
-  select holdfast.wake(l.queue, bool_or(s.of_queue), bool_or(s.of_all))
+  select holdfast.wake(l.queue, l.task, l.priority, wake_lanes.jobs)
   from holdfast.lane l
-  cross join lateral holdfast.sleepers(l.queue, l.task, l.priority) s
   where l.id = any(lanes)
-    and (s.of_queue or s.of_all or not holdfast.sees_sleepers())
-  group by l.queue
+    and (exists (select from holdfast.worker w where w.asleep) or not holdfast.sees_sleepers())
 $$;
-comment on function holdfast.wake_lanes(integer[]) is 'Notify the live workers that sleep for these lanes.';
+comment on function holdfast.wake_lanes(integer[], bigint) is
+  'Notify workers that sleep for these lanes: for each lane one more than there are jobs.';
+
+-- A notification may reach nobody: the worker has died, or the session that enqueued sends none. So
+-- do_duties() looks for lanes with jobs that a sleeping worker serves. A woken worker that cannot have
+-- these jobs falls asleep again. It claims from all its lanes, so ten lanes are enough for workers that serve
+-- the same: 10,000 lanes with jobs would take 1.4 s.
+create or replace function holdfast.wake_missed()
+returns void
+language sql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+  select holdfast.wake_lanes(array_agg(distinct l.id), 1)
+  from (
+    -- Apart, because lanes_at_work() is not inlined if an argument is volatile.
+    select s.queues, coalesce(s.tasks, holdfast.tasks_of(s.queues)) as tasks
+    from (select distinct s.queues, s.tasks from holdfast.sleeper s where s.above is null) s
+    offset 0
+  ) s
+  cross join lateral (select l.id from holdfast.lanes_at_work(s.queues, s.tasks, null) l limit 10) l
+  having count(*) > 0
+$$;
+comment on function holdfast.wake_missed() is
+  'Wake workers that sleep although there is work for them.';
+
+-- A worker that was woken but has no free slot wakes others instead. It must have called sleep() with `above`
+-- before, so that it is not chosen itself.
+-- holdfast: role worker
+create or replace function holdfast.pass_on(worker uuid)
+returns void
+language sql volatile security definer
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+  select holdfast.wake_lanes(array_agg(l.id), 1)
+  from (
+    select w.queues, coalesce(w.tasks, holdfast.tasks_of(w.queues)) as tasks
+    from holdfast.worker w
+    where w.id = pass_on.worker
+    offset 0
+  ) w
+  cross join lateral (select l.id from holdfast.lanes_at_work(w.queues, w.tasks, null) l limit 100) l
+  having count(*) > 0
+$$;
+comment on function holdfast.pass_on(uuid) is
+  'Wake other workers for the jobs that a woken worker has no free slot for.';

@@ -11,7 +11,8 @@ create or replace function holdfast.register(
   lease_time interval default '30 seconds',
   host text default null,
   pid integer default null,
-  version text default null
+  version text default null,
+  channel text default null
 )
 returns uuid
 language plpgsql volatile security definer
@@ -27,17 +28,25 @@ begin
     perform holdfast.refuse_value(
       'lease_time', register.lease_time::text, 'must be between 1 second and 1 day');
   end if;
+  if octet_length(register.channel) not between 1 and 63 then -- NOTIFY would refuse it at each enqueue
+    perform holdfast.refuse_value('channel', register.channel, 'must have 1 to 63 bytes');
+  end if;
   insert into holdfast.worker (
-    id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at)
+    id, name, host, pid, version, queues, tasks, lease_time, started_at, heartbeat_at, channel)
   values (
     new_worker, coalesce(left(register.name, 200), 'worker-' || left(new_worker::text, 8)), register.host,
-    register.pid, register.version, register.queues, register.tasks, register.lease_time, now_at, now_at
+    register.pid, register.version, register.queues, register.tasks, register.lease_time, now_at, now_at,
+    register.channel
   );
   return new_worker;
 end
 $$;
-comment on function holdfast.register(text, text[], text[], interval, text, integer, text) is
-  'Register a worker for one life of its process. Returns its id.';
+comment on function holdfast.register(text, text[], text[], interval, text, integer, text, text) is
+  'Register a worker for one life of its process. Returns its id. With a channel, on which no other worker '
+  'listens, it can be woken alone.';
+select holdfast.replace_function(
+  'holdfast.register(text, text[], text[], interval, text, integer, text)',
+  'holdfast.register(text, text[], text[], interval, text, integer, text, text)');
 
 -- claim() calls this. It registers an unknown worker with the default lease time, takes a known
 -- one as alive, and refuses a lost one.

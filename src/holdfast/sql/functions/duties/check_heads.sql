@@ -72,7 +72,7 @@ begin
   )
   select (select count(*) from noted), (select array_agg(m.id) from moved m) into repaired, lanes;
   if lanes is not null then
-    perform holdfast.wake_lanes(lanes);
+    perform holdfast.wake_lanes(lanes, 1000); -- any number of jobs may lie behind the heads
   end if;
   perform holdfast.note_look('check_heads', begun_at);
   return repaired;

@@ -78,7 +78,10 @@ language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-  if report_duty.duty is null or report_duty.duty not in (select d.name from holdfast.list_duties() d) then
+  if report_duty.duty is null
+    or report_duty.duty <> 'do_duties'
+      and report_duty.duty not in (select d.name from holdfast.list_duties() d)
+  then
     perform holdfast.refuse_value('duty', report_duty.duty, 'must be the name of a duty');
   end if;
   if report_duty.error is null then

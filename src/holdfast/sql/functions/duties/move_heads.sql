@@ -139,6 +139,7 @@ as $$
 declare
   many constant integer := 1000;
   lanes integer[];
+  late_jobs bigint;
 begin
   with late as materialized (
     select l.id as lane_id, j.row_id, j.seq, count(*) over (partition by l.id) >= many as are_many
@@ -171,9 +172,9 @@ begin
     ) o
     where j.ctid = o.row_id
   )
-  select array_agg(distinct late.lane_id) into lanes from late;
+  select array_agg(distinct late.lane_id), count(*) into lanes, late_jobs from late;
   if lanes is not null then
-    perform holdfast.wake_lanes(lanes);
+    perform holdfast.wake_lanes(lanes, late_jobs);
   end if;
 end
 $$;

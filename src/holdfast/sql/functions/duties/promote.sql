@@ -68,12 +68,7 @@ begin
       perform holdfast.note_done('promote', now_at);
     end if;
   end if;
-  select j.run_at into next_at
-  from holdfast.live j
-  where j.state = 'scheduled'
-    and j.run_at >= coalesce(due_from, '-infinity')
-  order by j.run_at
-  limit 1;
+  next_at := holdfast.next_due();
   return least(
     case when next_at <= now_at and not coalesce(more, false) then interval '100 milliseconds'
       else next_at - now_at end,
@@ -84,6 +79,24 @@ comment on function holdfast.promote(integer, boolean) is
   'Make due jobs pending. Returns how long it is until the next one is due. With also_fire, which workers '
   'of 0.2 rely on, fire due schedules first, as fire() does.';
 select holdfast.replace_function('holdfast.promote(integer)', 'holdfast.promote(integer, boolean)');
+
+create or replace function holdfast.next_due()
+returns timestamptz
+language sql volatile
+set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+  select j.run_at
+  from holdfast.live j
+  where j.state = 'scheduled'
+    and j.run_at >= coalesce((select w.promote_from from holdfast.writer_watch w), '-infinity')
+  order by j.run_at
+  limit 1
+$$;
+comment on function holdfast.next_due() is
+  'Return when the next scheduled job is due; null if there is none.';
 
 -- Make scheduled jobs pending, in the order given. The caller has locked them. A job that has no
 -- attempts left, because the maximum was lowered, dies instead.
@@ -131,7 +144,7 @@ begin
     returning j.lane_id
   )
   select array_agg(distinct m.lane_id) into lanes from moved m;
-  perform holdfast.wake_lanes(lanes);
+  perform holdfast.wake_lanes(lanes, cardinality(ids));
 end
 $$;
 comment on function holdfast.make_pending(uuid[], timestamptz) is

@@ -1,9 +1,7 @@
--- List the duties and run them. This is the only table of duties: tick() follows it, and a test
--- compares the worker's own table with it.
+-- List the duties and run them. This is the only table of duties: tick() and do_duties() follow it.
 --
--- Workers call each duty regularly, in a transaction of its own, and return at once if more is
--- due. cron calls tick() once a minute, so promote() handles more jobs at a time there: 20,000
--- in about half a second. upkeep() does what sweep() does, so tick() leaves sweep() out.
+-- cron calls tick() once a minute, so promote() handles more jobs at a time there: 20,000 in
+-- about half a second. upkeep() does what sweep() does, so tick() leaves sweep() out.
 -- holdfast: role worker operator
 create or replace function holdfast.list_duties()
 returns table (name text, every interval, in_tick boolean, purpose text)
@@ -11,16 +9,16 @@ language sql immutable security definer
 set search_path = pg_catalog, pg_temp
 as $$
   values
-    ('fire', interval '1 s', true, 'put the jobs of due schedules on their queues'),
-    ('promote', interval '1 s', true, 'make due jobs pending'),
-    ('recover', interval '1 s', true, 'take back the jobs of lost workers'),
-    ('advance', interval '0.25 s', true, 'move the heads of the lanes'),
-    ('fold_stats', interval '1 s', true, 'add up the statistics'),
+    ('fire', interval '2 s', true, 'put the jobs of due schedules on their queues'),
+    ('promote', interval '2 s', true, 'make due jobs pending'),
+    ('recover', interval '2 s', true, 'take back the jobs of lost workers'),
+    ('advance', interval '2 s', true, 'move the heads of the lanes'),
+    ('fold_stats', interval '2 s', true, 'add up the statistics'),
     ('upkeep', interval '60 s', true, 'make and drop partitions, remove orphans, check heads'),
     ('sweep', interval '30 s', false, 'delete what is past the retention of its queue')
 $$;
 comment on function holdfast.list_duties() is
-  'List the background duties: how often a worker does each, and whether tick() does it too.';
+  'List the background duties: how often the workers together do each, and whether tick() does it too.';
 
 -- Run every duty once: for pg_cron, system cron or a person, if no worker runs.
 --

@@ -30,7 +30,8 @@ begin
   lock table holdfast.live in row exclusive mode;
   update holdfast.queue q set paused_at = null where q.name = resume.queue;
   perform holdfast.note('resume', resume.queue);
-  perform holdfast.wake_lanes(array(select l.id from holdfast.lane l where l.queue = resume.queue));
+  -- All workers, because any number of jobs may wait.
+  perform holdfast.wake_lanes(array(select l.id from holdfast.lane l where l.queue = resume.queue), 10000);
 end
 $$;
 comment on function holdfast.resume(text) is 'Hand out the jobs of a paused queue again.';

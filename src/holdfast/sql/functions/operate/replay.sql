@@ -105,7 +105,7 @@ begin
     revived, 'job.replayed',
     array_fill(jsonb_build_object('start_over', coalesce(start_over, false)), array[cardinality(revived)]),
     now_at);
-  perform holdfast.wake_lanes(lanes);
+  perform holdfast.wake_lanes(lanes, cardinality(revived));
   return cardinality(revived);
 end
 $$;

@@ -31,7 +31,7 @@ begin
     perform holdfast.make_pending_now(reschedule.id, now_at);
   else
     update holdfast.live j set run_at = due_at, changed_at = now_at where j.id = reschedule.id;
-    perform holdfast.wake_lanes(array[known.lane_id]); -- they sleep until the next job is due
+    perform holdfast.wake_lanes(array[known.lane_id], 0); -- they sleep until the next job is due
   end if;
   perform holdfast.note('reschedule', reschedule.id::text, jsonb_build_object('run_at', due_at));
   return due_at;

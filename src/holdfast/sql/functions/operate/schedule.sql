@@ -270,15 +270,15 @@ $$;
 comment on function holdfast.known_schedule(text) is
   'Lock and return a schedule by its name. Refuses a name that does not exist.';
 
--- Workers that listen on the queue look at the schedules when they are notified. The payload is
--- empty, because no job has come. Other workers see the change within a second.
+-- Workers look at the schedules when they are notified. The payload is empty, because no job has come.
+-- If the notification is lost, do_duties() sees the change within seconds.
 create or replace function holdfast.wake_schedulers(queue text)
 returns void
 language sql volatile
 set search_path = pg_catalog, pg_temp
 as $$
   select pg_notify(c, '')
-  from unnest(array[holdfast.channel(wake_schedulers.queue), holdfast.channel('*')]) c
+  from unnest(array[holdfast.channel(wake_schedulers.queue), holdfast.channel('*'), holdfast.channel('+')]) c
   where current_setting('holdfast.notify', true) is distinct from 'off'
     and pg_notification_queue_usage() < 0.5
 $$;

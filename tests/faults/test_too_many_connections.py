@@ -1,0 +1,124 @@
+"""The server has no connection left: a worker waits for one, and works with those that it has."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from holdfast import Holdfast, JobState, embedded
+from holdfast.database import spare
+from holdfast.errors import TooManyConnections
+from holdfast.testing import SETTINGS
+from holdfast.testing.homes import temporary_home
+from holdfast.worker import runtime
+from tests.fixtures import AsyncTask, StartWorker, Until
+from tests.waiting import Told, Work
+
+MOST = 10
+OURS = "select application_name from pg_stat_activity where application_name like 'holdfast %'"
+
+
+class Crowd:
+    """Connections of others, which leave the server only some free ones."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._others: list[psycopg.Connection[object]] = []
+        self.watcher = psycopg.connect(dsn, autocommit=True)
+
+    def leave(self, free: int) -> None:
+        """Open or close connections of others until so many are free."""
+        count = "select count(*) from pg_stat_activity where backend_type = 'client backend'"
+        while (left := MOST - self._one(count)) != free:
+            if left > free:
+                self._others.append(psycopg.connect(self._dsn))
+            elif self._others:
+                self._others.pop().close()
+
+    def ours(self) -> set[str]:
+        """What the connections of workers are for."""
+        return {name.removeprefix("holdfast ") for (name,) in self.watcher.execute(OURS)}
+
+    def _one(self, query: str) -> int:
+        row = self.watcher.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        for connection in (*self._others, self.watcher):
+            connection.close()
+
+
+@pytest.fixture
+def hf() -> Iterator[Holdfast]:
+    settings = {**SETTINGS, "max_connections": str(MOST), "superuser_reserved_connections": "0"}
+    with (
+        temporary_home() as home,
+        embedded.start(home, settings=settings) as server,
+        Holdfast(server.dsn) as hf,
+    ):
+        hf.migrate()
+        yield hf
+
+
+@pytest.fixture
+def crowd(hf: Holdfast) -> Iterator[Crowd]:
+    crowd = Crowd(hf.dsn)
+    yield crowd
+    crowd.close()
+
+
+@pytest.fixture
+def noop(hf: Holdfast) -> AsyncTask[None]:
+    @hf.task(name="noop")
+    async def noop() -> None: ...
+
+    return noop
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try again soon."""
+    monkeypatch.setattr(spare, "PATIENCE", (0.1, 0.2))
+    monkeypatch.setattr(runtime, "LONGEST_CONNECT_PAUSE", 0.2)
+
+
+def test_a_worker_without_a_connection_waits_for_one_and_says_so_once(
+    hf: Holdfast, crowd: Crowd, noop: AsyncTask[None], told: Told, until: Until
+) -> None:
+    job = noop.enqueue()  # its connection stays in the pool, and serves `refresh`
+    crowd.leave(0)
+    worker = Work(hf, {})
+    refused = told.wait_for("connections.refused")
+    assert "2 when idle" in refused["needs"]
+    assert "too many clients" in str(refused["error"])
+    crowd.leave(3)
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    assert len(told.named("connections.refused")) == 1
+    worker.end()
+
+
+@pytest.mark.parametrize("free", [1, 2])
+def test_a_worker_with_fewer_connections_works_and_opens_the_others_later(
+    hf: Holdfast, crowd: Crowd, noop: AsyncTask[None], work: StartWorker, told: Told, until: Until, free: int
+) -> None:
+    job = noop.enqueue()
+    crowd.leave(free)
+    work(hf, lease_time=2)
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    beats = len(told.named("heartbeat.accepted"))
+    told.wait_for("heartbeat.accepted", beats + 3)
+    assert "claimer" in crowd.ours()
+    assert len(crowd.ours()) == free
+    assert len(told.named("connections.refused")) == 1
+    crowd.leave(3)
+    until(lambda: noop.enqueue() and crowd.ours() >= {"claimer", "keeper", "finisher"})
+    assert not told.named("worker.lost")
+
+
+def test_the_error_names_the_limit_and_the_way_out(hf: Holdfast, crowd: Crowd) -> None:
+    hf.close()
+    crowd.leave(0)
+    with Holdfast(hf.dsn) as other, pytest.raises(TooManyConnections, match="too many clients") as caught:
+        other.enqueue("noop")
+    assert "max_connections" in (caught.value.hint or "")
