@@ -1,5 +1,6 @@
 """The server has no connection left: a worker waits for one, and works with those that it has."""
 
+import asyncio
 from collections.abc import Iterator
 
 import psycopg
@@ -10,6 +11,7 @@ from holdfast.database import spare
 from holdfast.errors import TooManyConnections
 from holdfast.testing import SETTINGS
 from holdfast.testing.homes import temporary_home
+from holdfast.values.call import Call, Function, one
 from holdfast.worker import runtime
 from tests.fixtures import AsyncTask, StartWorker, Until
 from tests.waiting import Told, Work
@@ -52,6 +54,7 @@ class Crowd:
 @pytest.fixture
 def hf() -> Iterator[Holdfast]:
     settings = {**SETTINGS, "max_connections": str(MOST), "superuser_reserved_connections": "0"}
+    settings["synchronous_commit"] = "on"
     with (
         temporary_home() as home,
         embedded.start(home, settings=settings) as server,
@@ -122,3 +125,27 @@ def test_the_error_names_the_limit_and_the_way_out(hf: Holdfast, crowd: Crowd) -
     with Holdfast(hf.dsn) as other, pytest.raises(TooManyConnections, match="too many clients") as caught:
         other.enqueue("noop")
     assert "max_connections" in (caught.value.hint or "")
+
+
+def test_a_session_that_stands_in_hears_notifications_and_waits_for_the_disk(
+    hf: Holdfast, crowd: Crowd
+) -> None:
+    crowd.watcher.execute(
+        "create function holdfast.durability() returns text language sql as "
+        "$$ select current_setting('synchronous_commit') $$"
+    )
+    durability: Call[str] = Call(Function("durability", {}), (), one)
+    heard = list[set[bytes]]()
+
+    async def main() -> None:
+        session = hf.database.listening_session(
+            ("synchronous_commit", "off"), deadline=10, channels=["ears"], heard=heard.append, lost=print
+        )
+        assert await session.run(durability) == "off"
+        heard.clear()
+        crowd.watcher.execute("notify ears, 'mail'")
+        assert await session.run_as(durability, ()) == "on"
+        assert heard == [{b"mail"}]
+        await session.close()
+
+    asyncio.run(main())

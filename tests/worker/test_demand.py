@@ -105,6 +105,11 @@ def test_claiming(situation: State, decision: Decision) -> None:
 @rows(
     ("a lone job stays registered and does not look again", state(LONE_JOB), Wait(POLL)),
     (
+        "after a claim that found nothing, the last look follows, and no other registration",
+        state(replace(LONE_JOB, empty=True, more=True)),
+        Claim(10),
+    ),
+    (
         "a second job within the same milliseconds is a stream, and the others need not notify",
         state(replace(LONE_JOB, found_at=NOW - STREAM_SECONDS / 2), hinted=True),
         Register(above=100),
@@ -328,6 +333,11 @@ def test_urgent_jobs(situation: State, decision: Decision) -> None:
         "a full worker waits until its buffer is nearly empty",
         full(BACKLOG, pace=1000, buffered=80, last=100),
         Wait(POLL, low=50),
+    ),
+    (
+        "a full worker that was asleep passes the wake-up on before it looks for urgent jobs",
+        full(ASLEEP, pace=1000, buffered=100, last=100, hinted=True),
+        Register(above=100, pass_on=True),
     ),
 )
 def test_a_full_worker(situation: State, decision: Decision) -> None:

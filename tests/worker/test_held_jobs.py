@@ -282,3 +282,14 @@ def test_a_loss_drops_the_jobs_and_lets_a_drain_look() -> None:
         assert held.changed.is_set()
 
     asyncio.run(main())
+
+
+def test_jobs_that_were_dropped_are_not_the_end_of_a_drain() -> None:
+    async def main() -> None:
+        held = HeldJobs()
+        taken(held, job("a"))
+        held.drop_all()
+        assert held.is_empty()
+        assert held.reported, "so that it looks again"
+
+    asyncio.run(main())

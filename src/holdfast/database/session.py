@@ -128,14 +128,13 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
     async def run(
         self, call: Call[T], *, deadline: float | None = None, settings: Settings | None = None
     ) -> T:
-        """Run a call, with `settings` in a transaction of its own."""
+        """Run a call. With `settings` it is a transaction that waits for the disk, unless they differ."""
         seconds = deadline or self._deadline
         async with self._lock:
             connection = self._connection
-            if self._pooler.transaction_mode and settings is None:
-                settings = self.settings
+            simple = call.plain and settings is None and not self._pooler.transaction_mode
             try:
-                if connection is None or connection.closed or settings is not None or not call.plain:
+                if connection is None or connection.closed or not simple:
                     answer = await self._within(seconds, self._connect_and_ask(call, settings))
                 else:
                     answer = await self._ask(connection, call, seconds)
@@ -172,6 +171,7 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             if self._connection is None:
                 await self._within(self._deadline, self._connect())
                 self._outages_before = self._outage.ended
+                self._used_at = time.monotonic()
 
     async def _ask(self, connection: LibpqAsyncConnection, call: Call[T], seconds: float) -> T:
         deadline = asyncio.get_running_loop().call_later(seconds, _cut_off, connection)
@@ -214,13 +214,15 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             connection = await self._connect()
             self._outages_before = self._outage.ended
         with closed(), collisions():
-            if self._pooler.transaction_mode:  # it may have been detected just now
-                settings = settings or self.settings
-            if settings is None:
-                return await _ask(connection, call)
             # A session setting would remain in a connection that other clients use next.
+            own = self.settings if self._pooler.transaction_mode else ()
+            if settings is None and not own:
+                return await _ask(connection, call)
             async with connection.transaction():
-                await connection.execute(setting(settings, local=True))
+                if settings is not None:
+                    await connection.execute("set local synchronous_commit to default")
+                if local := (*own, *(settings or ())):
+                    await connection.execute(setting(local, local=True))
                 return await _ask(connection, call)
 
     async def _connect(self) -> LibpqAsyncConnection:
@@ -269,6 +271,7 @@ class ListeningSession(Session):
         self._lost = lost
         self._one_at_a_time = asyncio.Lock()
         self._listening = self._reconnected = False
+        self._heard_by_driver: set[bytes] = set()
 
     async def run(
         self, call: Call[T], *, deadline: float | None = None, settings: Settings | None = None
@@ -296,6 +299,8 @@ class ListeningSession(Session):
     async def _connect(self) -> LibpqAsyncConnection:
         self._unwatch()  # the previous connection, which has ended
         connection = await super()._connect()
+        # The driver reads notifications too, during calls that it sends itself.
+        connection.add_notify_handler(lambda notify: self._heard_by_driver.add(notify.payload.encode()))
         try:
             for channel in () if self._pooler.transaction_mode else self._channels:
                 name = channel if isinstance(channel, str) else await connection.ask(channel)
@@ -320,7 +325,7 @@ class ListeningSession(Session):
             self._connection.unwatch()
 
     def _report_notifications(self, connection: LibpqAsyncConnection) -> None:
-        payloads = set()
+        payloads, self._heard_by_driver = self._heard_by_driver, set()
         while (notification := connection.pgconn.notifies()) is not None:
             payloads.add(notification.extra)
         if payloads or self._reconnected:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.database.session import Session, Settings
 from holdfast.values.call import Call
-from holdfast.values.errors import TooManyConnections
+from holdfast.values.errors import DatabaseUnavailable, TooManyConnections
 
 T = TypeVar("T")
 
@@ -30,13 +30,30 @@ class SparedSession:
         self._stand_in = stand_in
         self._try_at = 0.0
 
-    async def run(self, call: Call[T], *, deadline: float | None = None) -> T:
+    async def run(
+        self, call: Call[T], *, deadline: float | None = None, settings: Settings | None = None
+    ) -> T:
+        """Run a call. With `settings` it is a transaction that waits for the disk."""
         if time.monotonic() >= self._try_at:
             try:
-                return await self.own.run(call, deadline=deadline)
+                return await self.own.run(call, deadline=deadline, settings=settings)
             except TooManyConnections:  # so it certainly did nothing
-                self._try_at = time.monotonic() + random.uniform(*PATIENCE)  # noqa: S311 - no secret
-        return await self._stand_in(call, self.own.settings)
+                self._wait()
+        return await self._stand_in(call, (*self.own.settings, *(settings or ())))
+
+    def _wait(self) -> None:
+        self._try_at = time.monotonic() + random.uniform(*PATIENCE)  # noqa: S311 - no secret
+
+    async def open(self) -> None:
+        """Connect early, while other work runs. If the server refuses, the first call tries again."""
+        if time.monotonic() < self._try_at:
+            return
+        try:
+            await self.own.open()
+        except TooManyConnections:
+            self._wait()
+        except DatabaseUnavailable:
+            pass
 
     async def close(self) -> None:
         await self.own.close()

@@ -139,6 +139,8 @@ def decide(state: State) -> Decision:
     low = state.prefetch // 2
     room = state.wanted - state.buffered
     has_room = room > low  # a good batch fits, or the buffer is nearly empty
+    if not has_room and state.hinted and state.memory.asleep:
+        return _full(state, low)  # others have to take the job: see there
     if state.hinted and (state.expects_urgent or (state.last is not None and not has_room)):
         above = min(state.limits.concurrency, state.wanted) - state.ahead
         if above > 0:
@@ -176,7 +178,7 @@ def _rest(state: State) -> Decision | None:
     """Return what comes before the next claim: a pause or a registration; None to claim now."""
     memory, since = state.memory, state.now - state.memory.claimed_at
     streams = state.now - memory.found_at < STREAM_SECONDS
-    if streams and (memory.more or state.hinted) and _must_register(state):
+    if streams and not memory.empty and (memory.more or state.hinted) and _must_register(state):
         return Register(above=_last(state))  # further jobs like these need not send notifications
     if memory.more or state.hinted:
         if state.expects_urgent and not state.hinted and since < URGENT_PAUSE:

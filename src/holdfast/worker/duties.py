@@ -32,6 +32,8 @@ T = TypeVar("T")
 PROMOTE_TOGETHER_SECONDS = 0.01
 # A duty that is due later than this is left to the worker that runs `do_duties` then.
 HORIZON_SECONDS = 5.0
+# How long to wait before `do_duties` if the database does not say.
+PAUSE_SECONDS = 2.0
 # The pause of a duty that waits to be started.
 LONGEST_PAUSE = 3600.0
 # Many due jobs are promoted in small batches with a pause after each, because others need the server.
@@ -76,18 +78,21 @@ class Duties:
         self._until_due: float | None = None
         self._until_tick: float | None = None
         self._promote_amount = FIRST_PROMOTED
+        self._look_again = False
         self._failures: Counter[str] = Counter()
         self._reported: dict[str, float] = {}
 
     def look_soon(self) -> None:
         """Look when the next job and the next schedule are due. A notification said that this has changed."""
         self._start_in("fire", PROMOTE_TOGETHER_SECONDS)
-        if not self.is_behind:  # otherwise the next batch is promoted soon anyway
+        if self.is_behind:
+            self._look_again = True  # the next batch comes soon anyway; look after the last one
+        else:
             self._start_in("promote", PROMOTE_TOGETHER_SECONDS)
 
     async def do_duties(self) -> float:
         """Run the frequent duties, start those that are due, and return how long to wait."""
-        pause = LONGEST_PAUSE
+        pause = PAUSE_SECONDS
         for duty, wait, done in await self._run_duty(duties.do_duties()):
             if done:
                 emit("jobs.recovered", jobs=done)
@@ -138,6 +143,9 @@ class Duties:
             self._held.hint()
         if self.is_behind:
             return max(OVERDUE_SECONDS, time.monotonic() - begun)
+        if self._look_again:
+            self._look_again = False
+            return PROMOTE_TOGETHER_SECONDS
         return self._pause("promote", self._until_due)
 
     def _pause(self, duty: str, until_due: float | None) -> float:

@@ -104,6 +104,7 @@ class HeldJobs:
         self.reported = self.retry_reported = False
         # Signals.
         self.claim_now = asyncio.Event()
+        self.arrived = asyncio.Event()
         self.report_now = asyncio.Event()
         self.retry_soon = asyncio.Event()
         self.advance_now = asyncio.Event()
@@ -154,6 +155,7 @@ class HeldJobs:
             self._sort_in(jobs)
         if jobs:
             self.idle.clear()
+            self.arrived.set()
             self.claimed += len(jobs)
             if self.claimed >= ADVANCE_JOBS:
                 self.advance_now.set()
@@ -306,6 +308,7 @@ class HeldJobs:
         self.buffer.clear()
         self.in_flight.clear()
         self.jobs.clear()
+        self.reported = self.retry_reported = True  # a drain must not take this for the end of the jobs
         self.changed.set()
         for running in list(self.running):
             running.stop("lost")

@@ -40,8 +40,8 @@ from holdfast.worker.loop import STARTUP_SECONDS, every
 T = TypeVar("T")
 
 FLUSH_SECONDS = 0.5
-# A duty may take as long as two flushes. So it delays a heartbeat by a third of the lease at most.
-DUTY_DEADLINES = 2
+# Settings for what must not be lost if the server crashes: events and reports wait for the disk.
+DURABLE: Settings = ()
 # How long such a duty may still take when the thread ends.
 END_SECONDS = 1.0
 # How long the loop is blocked before it is logged, and before jobs that have not started are released.
@@ -63,6 +63,8 @@ class Keeper:
         self._held = held
         self._lease_time = lease_time
         self._deadline = max(lease_time / 6, 1.0)
+        # So a duty delays the next heartbeat by a third of the lease at most.
+        self._duty_deadline = max(lease_time / 3, 1.0)
         self._worker_loop = asyncio.get_running_loop()
         self._detector = _BlockedLoopDetector(held)
         # The error of the last heartbeat, if it failed.
@@ -75,6 +77,7 @@ class Keeper:
         self._session: SparedSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -87,6 +90,8 @@ class Keeper:
         own = self._open_session(
             "keeper",
             ("lock_timeout", f"{min(self._lease_time / 12, 1.0) * 1000:.0f}ms"),
+            # Duties and heartbeats need not wait for the disk.
+            ("synchronous_commit", "off"),
             *DUTY_SETTINGS,
             deadline=self._deadline,
         )
@@ -100,13 +105,17 @@ class Keeper:
 
     async def run(self, call: Call[T]) -> T:
         """Run a call on the keeper's connection. Only the worker's loop calls this."""
+        async with self._one_at_a_time:  # so that no more than one duty delays a heartbeat
+            return await self._run(call)
+
+    async def _run(self, call: Call[T]) -> T:
         loop, me = self._loop, asyncio.current_task()
         if loop is None:
             raise _registering()
         try:
             # The timeout is for the moment in which the thread ends.
-            async with asyncio.timeout(2 * DUTY_DEADLINES * self._deadline):
-                asked = self._ask(call, deadline=DUTY_DEADLINES * self._deadline)
+            async with asyncio.timeout(2 * self._duty_deadline):
+                asked = self._ask(call, deadline=self._duty_deadline)
                 return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, loop))
         except (TimeoutError, RuntimeError):
             raise _registering() from None
@@ -115,9 +124,9 @@ class Keeper:
                 raise
             raise _registering() from None  # the thread has ended, and its calls with it
 
-    async def _ask(self, call: Call[T], *, deadline: float | None = None) -> T:
+    async def _ask(self, call: Call[T], *, deadline: float | None = None, durable: bool = False) -> T:
         assert self._session is not None  # noqa: S101 - the thread has one while it runs
-        return await self._session.run(call, deadline=deadline)
+        return await self._session.run(call, deadline=deadline, settings=DURABLE if durable else None)
 
     async def _ask_instead(self, call: Call[T], settings: Settings) -> T:
         asked = asyncio.run_coroutine_threadsafe(self._stand_in(call, settings), self._worker_loop)
@@ -230,7 +239,7 @@ class Keeper:
             self._unwritten_releases += [release(job) for job in found]
         if self._unwritten_releases:
             begun = time.monotonic()
-            refused = await self._ask(claiming.finish(self._unwritten_releases))
+            refused = await self._ask(claiming.finish(self._unwritten_releases), durable=True)
             locked = {refusal.id for refusal in refused if refusal.sqlstate == claiming.LOCKED}
             done = [report for report in self._unwritten_releases if report.id not in locked]
             self._unwritten_releases = [report for report in self._unwritten_releases if report.id in locked]
@@ -304,7 +313,7 @@ class Keeper:
         own = [(job_id, context.notes, context.notes.unpublished()) for job_id, context in contexts]
         gone, locked = set[str](), set[str]()
         for some in chunks([event for _, _, events in own for event in events]):
-            unwritten = await self._ask(attempts.publish_many(some, skip_locked=True))
+            unwritten = await self._ask(attempts.publish_many(some, skip_locked=True), durable=True)
             gone |= unwritten.gone
             locked |= unwritten.locked
         for job_id, notes, events in own:

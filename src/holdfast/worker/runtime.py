@@ -284,15 +284,17 @@ class Runtime:
     @contextlib.asynccontextmanager
     async def _background(self, group: asyncio.TaskGroup, *, drain: bool) -> AsyncIterator[None]:
         """Run every loop that brings in work. They end before the running jobs do."""
-        duties, now = self._duties, self._duties.now
+        held, duties, now = self._held, self._duties, self._duties.now
         steps = [
-            every(1.0, self._claim, name="claimer", wake=self._held.claim_now),
+            every(1.0, self._claim, name="claimer", wake=held.claim_now),
             every(2.0, duties.do_duties, name="duties", first=0.0 if drain else STARTUP_SECONDS),
             every(LONGEST_PAUSE, duties.fire, name="fire", wake=now["fire"], first=None),
             every(LONGEST_PAUSE, duties.promote, name="promote", wake=now["promote"], first=None),
             every(LONGEST_PAUSE, duties.advance, name="advance", wake=now["advance"], first=None),
             every(LONGEST_PAUSE, duties.upkeep, name="upkeep", wake=now["upkeep"], first=None),
             every(LONGEST_PAUSE, duties.sweep, name="sweep", wake=now["sweep"], first=None),
+            # Open while the first jobs run, so that their reports need not wait for the connection.
+            every(LONGEST_PAUSE, self._finish_session.open, name="reports", wake=held.arrived, first=None),
             every(UNUSED_SECONDS / 2, self._close_unused, name="connections"),
             every(0.0, self._register_again, name="register"),
         ]
