@@ -1,6 +1,7 @@
 """The server has no connection left: a worker waits for one, and works with those that it has."""
 
 import asyncio
+import math
 from collections.abc import Iterator
 
 import psycopg
@@ -134,6 +135,7 @@ def test_a_session_that_stands_in_hears_notifications_and_waits_for_the_disk(
         "create function holdfast.durability() returns text language sql as "
         "$$ select current_setting('synchronous_commit') $$"
     )
+    pooled = Holdfast(hf.dsn, transaction_pooling=True)
     durability: Call[str] = Call(Function("durability", {}), (), one)
     heard = list[set[bytes]]()
 
@@ -146,6 +148,16 @@ def test_a_session_that_stands_in_hears_notifications_and_waits_for_the_disk(
         crowd.watcher.execute("notify ears, 'mail'")
         assert await session.run_as(durability, ()) == "on"
         assert heard == [{b"mail"}]
+        # The same for a session that asks for it, and in transactions of their own behind a pooler.
+        spared = spare.SparedSession(hf.database.session(("synchronous_commit", "off")), session.run_as)
+        spared._try_at = math.inf
+        assert await spared.run(durability) == "off"
+        assert await spared.run(durability, settings=()) == "on"
+        behind = pooled.database.session(("synchronous_commit", "off"))
+        assert await behind.run(durability) == "off"
+        assert await behind.run(durability, settings=()) == "on"
+        await behind.close()
         await session.close()
 
     asyncio.run(main())
+    pooled.close()

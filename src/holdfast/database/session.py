@@ -219,10 +219,12 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             if settings is None and not own:
                 return await _ask(connection, call)
             async with connection.transaction():
+                if own:
+                    await connection.execute(setting(own, local=True))
                 if settings is not None:
                     await connection.execute("set local synchronous_commit to default")
-                if local := (*own, *(settings or ())):
-                    await connection.execute(setting(local, local=True))
+                if settings:
+                    await connection.execute(setting(settings, local=True))
                 return await _ask(connection, call)
 
     async def _connect(self) -> LibpqAsyncConnection:

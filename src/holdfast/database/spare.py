@@ -39,7 +39,10 @@ class SparedSession:
                 return await self.own.run(call, deadline=deadline, settings=settings)
             except TooManyConnections:  # so it certainly did nothing
                 self._wait()
-        return await self._stand_in(call, (*self.own.settings, *(settings or ())))
+        own = self.own.settings
+        if settings is not None:
+            own = tuple(pair for pair in own if pair[0] != "synchronous_commit")
+        return await self._stand_in(call, (*own, *(settings or ())))
 
     def _wait(self) -> None:
         self._try_at = time.monotonic() + random.uniform(*PATIENCE)  # noqa: S311 - no secret

@@ -1,6 +1,6 @@
 """Run a worker, from its registration until it has deregistered.
 
-Who wakes whom: each part waits for a signal of the held jobs, and sets the signals of others by what it does.
+Which part wakes which: each waits for a signal of the held jobs, and its work sets the signals of others.
 
     notification ──► claimer ── take ──► buffer ──► N slots ── report ──► finisher ── settle ──┐
                         ▲                             │                                        │
