@@ -4,9 +4,15 @@ import os
 import signal
 from pathlib import Path
 
+import psycopg
+
 from holdfast import Holdfast, JobState
 from tests.cli.programs import Program, StartProgram, until
 
+CONNECTIONS = """
+select application_name from pg_stat_activity
+where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
+"""
 STARTED = r"process.started process=\d+ pid=(\d+)"
 
 
@@ -45,6 +51,16 @@ def test_two_processes_share_the_work_and_end_together(
     assert supervisor.exit_code() == 0
     assert {job.refresh().result for job in jobs} == pids
     assert not any(_alive(pid) for pid in pids)
+
+
+def test_only_the_children_hold_connections(program: StartProgram, hf: Holdfast) -> None:
+    supervisor, _ = _two(program, hf)
+    hf.database.close_unused(0)  # those of this test
+    with psycopg.connect(hf.dsn, autocommit=True) as watcher:
+        names = [name for (name,) in watcher.execute(CONNECTIONS)]
+    assert names == ["holdfast claimer"] * 2
+    supervisor.signal(signal.SIGTERM)
+    assert supervisor.exit_code() == 0
 
 
 def test_a_child_that_was_killed_is_started_again(program: StartProgram, hf: Holdfast) -> None:

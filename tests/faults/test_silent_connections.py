@@ -1,5 +1,7 @@
 """A connection that neither answers nor breaks is noticed by its deadline, and replaced."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -15,6 +17,7 @@ from tests.waiting import Told
 
 Noop = Callable[[], Job[Any]]
 
+LAST_BEAT = "select max(heartbeat_at) from holdfast.worker"
 ASLEEP = "select asleep from holdfast.worker where lost_at is null and left_at is null"
 
 
@@ -119,20 +122,42 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
     until: Until,
     ask: Ask,
 ) -> None:
+    gate = threading.Event()
+
+    @far.task(name="wait")
+    async def wait() -> None:
+        await asyncio.to_thread(gate.wait)
+
     work(hf, lease_time=3)  # somebody watches
     worker = work(far, lease_time=3)
+    long = wait.enqueue()
     until(lambda: proxy.lines("keeper"))
     proxy.silence("keeper")
     told.wait_for("database.lost")  # by the first call: a heartbeat, or a duty
-    seen = ask("select max(heartbeat_at) from holdfast.worker where pid is not null")
+    seen = ask(LAST_BEAT)
     until(lambda: len(proxy.lines("keeper")) > 1)
-    until(lambda: ask("select max(heartbeat_at) from holdfast.worker") > seen)
+    until(lambda: ask(LAST_BEAT) > seen)
     job = noop()
     until(lambda: job.refresh().state is JobState.COMPLETED)
+    gate.set()
+    until(lambda: long.refresh().state is JobState.COMPLETED)
+    assert long.refresh().attempt == 1
     assert ask("select count(*) from holdfast.worker where lost_at is not null") == [(0,)]
     assert told.named("worker.lost") == []
     assert told.named("loop.blocked") == []
     worker.end()
+
+
+def test_an_idle_worker_whose_only_connection_is_silent_keeps_its_lease(
+    far: Holdfast, proxy: Proxy, work: StartWorker, told: Told, until: Until, ask: Ask
+) -> None:
+    work(far, lease_time=3, poll_interval=60)
+    until(lambda: ask(ASLEEP) == [(True,)])
+    proxy.silence("claimer")
+    seen = ask(LAST_BEAT)
+    until(lambda: ask(LAST_BEAT) > seen)
+    assert len(proxy.lines("keeper")) == 1
+    assert told.named("worker.lost") == []
 
 
 def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(

@@ -94,7 +94,7 @@ def test_a_worker_without_a_connection_waits_for_one_and_says_so_once(
     crowd.leave(0)
     worker = Work(hf, {})
     refused = told.wait_for("connections.refused")
-    assert "2 when idle" in refused["needs"]
+    assert "1 when idle" in refused["needs"]
     assert "too many clients" in str(refused["error"])
     crowd.leave(3)
     until(lambda: job.refresh().state is JobState.COMPLETED)

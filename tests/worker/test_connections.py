@@ -1,18 +1,21 @@
 """How many connections a worker holds."""
 
+import asyncio
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.worker import runtime
+from holdfast.worker import keeper, runtime
 from tests.fixtures import Ask, StartWorker, Until
 
 OF_WORKERS = """
 select application_name from pg_stat_activity
 where datname = current_database() and starts_with(application_name, 'holdfast ') order by 1
 """
-IDLE = ["holdfast claimer", "holdfast keeper"]
+IDLE = ["holdfast claimer"]
+# While a job runs. Then the reports have a connection too, from the moment in which the first job comes.
 BUSY = ["holdfast claimer", "holdfast finisher", "holdfast keeper"]
 
 
@@ -35,7 +38,7 @@ def at_rest(ask: Ask, connections: Callable[[], list[str]]) -> Callable[[], bool
     return at_rest
 
 
-def test_an_idle_worker_holds_two_connections_and_a_busy_one_three(
+def test_an_idle_worker_holds_one_connection_and_a_busy_one_three(
     hf: Holdfast,
     work: StartWorker,
     at_rest: Callable[[], bool],
@@ -43,30 +46,40 @@ def test_an_idle_worker_holds_two_connections_and_a_busy_one_three(
     until: Until,
     ask: Ask,
 ) -> None:
-    @hf.task(name="noop")
-    async def noop() -> None: ...
+    gate = threading.Event()
+
+    @hf.task(name="wait")
+    async def wait() -> None:
+        await asyncio.to_thread(gate.wait)
 
     ask("select * from holdfast.do_duties()")  # so that no upkeep and no sweep is due for half a minute
     work()
     until(at_rest)
     assert connections() == IDLE
-    noop.enqueue()
+    wait.enqueue()
     until(lambda: connections() == BUSY, say=connections)
+    gate.set()
 
 
-def test_the_connection_for_reports_is_closed_when_it_is_unused(
+def test_the_connections_that_running_jobs_need_are_closed_when_they_are_unused(
     hf: Holdfast,
     work: StartWorker,
     connections: Callable[[], list[str]],
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @hf.task(name="noop")
-    async def noop() -> None: ...
+    gate = threading.Event()
 
-    monkeypatch.setattr(runtime, "UNUSED_SECONDS", 0.2)
+    @hf.task(name="wait")
+    async def wait() -> None:
+        await asyncio.to_thread(gate.wait)
+
+    for module in (runtime, keeper):
+        monkeypatch.setattr(module, "UNUSED_SECONDS", 0.2)
     work()
     for _ in range(2):  # and opened again
-        job = noop.enqueue()
-        until(lambda job=job: job.refresh().state == "completed")
+        gate.clear()
+        wait.enqueue()
+        until(lambda: "holdfast keeper" in connections(), say=connections)
+        gate.set()
         until(lambda: connections() == IDLE, say=connections)

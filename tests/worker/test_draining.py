@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import Context, Holdfast, Retry, Snooze
 from holdfast.database import Session
+from holdfast.database.session import ListeningSession
 from holdfast.testing import Clock
 from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
@@ -100,14 +101,14 @@ def test_a_look_that_began_before_a_promotion_says_nothing(
     hf: Holdfast, again: Again, told: Told, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     promoting, looked, hinted = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    hint, run = HeldJobs.hint, Session.run
+    hint, run = HeldJobs.hint, ListeningSession.run
 
     def noted(held: HeldJobs) -> None:
         hint(held)
         if looked.is_set():
             hinted.set()
 
-    async def slow_answers(session: Session, call: Call[Any], **options: Any) -> Any:
+    async def slow_answers(session: ListeningSession, call: Call[Any], **options: Any) -> Any:
         name, meanwhile = call.function.name, promoting.is_set()
         if name == "promote" and told.named("jobs.finished"):
             promoting.set()
@@ -119,7 +120,7 @@ def test_a_look_that_began_before_a_promotion_says_nothing(
         return answer
 
     monkeypatch.setattr(HeldJobs, "hint", noted)
-    monkeypatch.setattr(Session, "run", slow_answers)
+    monkeypatch.setattr(ListeningSession, "run", slow_answers)
     monkeypatch.setattr("holdfast.worker.runtime.every", without_promotion)
     again.enqueue()
     with psycopg.connect(hf.dsn) as conn:

@@ -203,7 +203,9 @@ def _checked(hf: Holdfast, app: str, settings: Settings) -> Holdfast:
 
 def _made(hf: Holdfast, app: str, options: dict[str, Any]) -> Worker:
     try:
-        return _when_connected(hf, lambda: hf.worker(**options))
+        made = _when_connected(hf, lambda: hf.worker(**options))
+        hf.database.close_unused(0)  # the worker opens its own connections
+        return made  # noqa: TRY300 - the handler below is for hf.worker() alone
     except BadValue as error:
         if error.field != "isolation":
             raise

@@ -16,11 +16,12 @@ from holdfast.database.on_connection import OnConnection
 from holdfast.database.outage import Outage
 from holdfast.database.pools import Database
 from holdfast.database.session import DUTY_SETTINGS, Session, Settings
-from holdfast.database.spare import SparedSession, StandIn
+from holdfast.database.spare import UNUSED_SECONDS, SparedSession, StandIn
 from holdfast.database.statements import arun_on, in_transaction, run_on
 
 __all__ = [
     "DUTY_SETTINGS",
+    "UNUSED_SECONDS",
     "AsyncConnection",
     "Connection",
     "Database",

@@ -25,7 +25,7 @@ class Refusals:
     def warn(self, error: TooManyConnections, **fields: str) -> None:
         now = time.monotonic()
         if now >= self._warn_at:
-            emit("connections.refused", **fields, needs="2 when idle, 3 when busy", error=error)
+            emit("connections.refused", **fields, needs="1 when idle, 3 when busy", error=error)
         self._warn_at = now + REFUSED_SECONDS
 
 

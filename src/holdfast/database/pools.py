@@ -168,6 +168,7 @@ class Database:
         heard: Callable[[set[bytes]], None],
         lost: Callable[[DatabaseUnavailable], None],
         outage: Outage | None = None,
+        warned: Callable[[str], None] | None = None,
     ) -> Session:
         """Return a session that also reports notifications. It needs a connection that keeps its session."""
         return ListeningSession(
@@ -179,6 +180,7 @@ class Database:
             lost=lost,
             pooler=self.pooler,
             outage=outage,
+            warned=warned,
         )
 
     def listener(self) -> Listener:

@@ -148,8 +148,8 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
             self._used_at = time.monotonic()
             return answer
 
-    async def run_as(self, call: Call[T], settings: Settings) -> T:
-        """Run a call of another session, whose settings these are, because that has no connection."""
+    async def run_as(self, call: Call[T], settings: Settings | None) -> T:
+        """Run a call for another session, which has these settings and no connection."""
         return await self.run(call, settings=settings)
 
     async def close_unused(self, seconds: float) -> None:
@@ -266,8 +266,9 @@ class ListeningSession(Session):
         lost: Callable[[DatabaseUnavailable], None],
         pooler: Pooler,
         outage: Outage | None = None,
+        warned: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__(dsn, settings, deadline=deadline, pooler=pooler, outage=outage)
+        super().__init__(dsn, settings, deadline=deadline, pooler=pooler, outage=outage, warned=warned)
         self._channels = channels
         self._heard = heard
         self._lost = lost

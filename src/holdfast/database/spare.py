@@ -14,12 +14,14 @@ T = TypeVar("T")
 # After a refusal, the spare session is used for this long before the next try. The workers that were refused
 # together do not try again together.
 PATIENCE = (2.0, 5.0)
+# A connection that was not used for this long is closed.
+UNUSED_SECONDS = 10.0
 
 
 class StandIn(Protocol):
-    """Runs a call on another session, with these settings."""
+    """Runs a call on another session. With settings it is a transaction that has them."""
 
-    def __call__(self, call: Call[T], settings: Settings) -> Coroutine[Any, Any, T]: ...
+    def __call__(self, call: Call[T], settings: Settings | None) -> Coroutine[Any, Any, T]: ...
 
 
 class SparedSession:

@@ -12,8 +12,8 @@
 
 It is a thread because a handler may block the event loop. The worker keeps its leases even then.
 
-Its connection also serves the duties of the worker's loop, through `run`. So an idle worker needs only two:
-this one, and the one that claims and listens.
+Its connection also serves the duties of the worker's loop, through `run`. It is open while the worker holds
+jobs. An idle worker does everything on the connection that claims and listens, so it needs only that one.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.database import DUTY_SETTINGS, Session, Settings, SparedSession, StandIn
+from holdfast.database import UNUSED_SECONDS, Session, Settings, SparedSession, StandIn
 from holdfast.operations import attempts, claiming, workers
 from holdfast.operations.claiming import Report
 from holdfast.telemetry import emit
@@ -55,9 +55,9 @@ BEATS_BETWEEN_DISOWNS = 60
 
 class Keeper:
     def __init__(
-        self, held: HeldJobs, lease_time: float, open_session: Callable[..., Session], stand_in: StandIn
+        self, held: HeldJobs, lease_time: float, open_session: Callable[[float], Session], stand_in: StandIn
     ) -> None:
-        """`stand_in` runs a call on another connection, in the worker's loop, if this one has none."""
+        """`stand_in` runs a call on the connection that claims, in the worker's loop."""
         self._open_session = open_session
         self._stand_in = stand_in
         self._held = held
@@ -87,14 +87,7 @@ class Keeper:
         self._unwritten_releases = []
         # One connection serves everything. The deadline and the lock_timeout keep a slow flush, or a slow
         # duty, from delaying the heartbeat.
-        own = self._open_session(
-            "keeper",
-            ("lock_timeout", f"{min(self._lease_time / 12, 1.0) * 1000:.0f}ms"),
-            # Duties and heartbeats need not wait for the disk.
-            ("synchronous_commit", "off"),
-            *DUTY_SETTINGS,
-            deadline=self._deadline,
-        )
+        own = self._open_session(self._deadline)
         self._session = SparedSession(own, self._ask_instead)
         self._ready.clear()
         self._thread = threading.Thread(target=self._thread_main, name="holdfast-keeper", daemon=True)
@@ -104,9 +97,9 @@ class Keeper:
             raise RuntimeError("the keeper's thread could not make an event loop")
 
     async def run(self, call: Call[T]) -> T:
-        """Run a call on the keeper's connection. Only the worker's loop calls this."""
+        """Run a duty. Only the worker's loop calls this."""
         async with self._one_at_a_time:  # so that no more than one duty delays a heartbeat
-            return await self._run(call)
+            return await (self._run(call) if self._held.jobs else self._stand_in(call, None))
 
     async def _run(self, call: Call[T]) -> T:
         loop, me = self._loop, asyncio.current_task()
@@ -126,9 +119,15 @@ class Keeper:
 
     async def _ask(self, call: Call[T], *, deadline: float | None = None, durable: bool = False) -> T:
         assert self._session is not None  # noqa: S101 - the thread has one while it runs
-        return await self._session.run(call, deadline=deadline, settings=DURABLE if durable else None)
+        settings = DURABLE if durable else None
+        if not self._held.jobs and not self._detector.blocked:
+            # The timeout is for a loop that is blocked just now.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._deadline):
+                    return await self._ask_instead(call, settings)
+        return await self._session.run(call, deadline=deadline, settings=settings)
 
-    async def _ask_instead(self, call: Call[T], settings: Settings) -> T:
+    async def _ask_instead(self, call: Call[T], settings: Settings | None) -> T:
         asked = asyncio.run_coroutine_threadsafe(self._stand_in(call, settings), self._worker_loop)
         return await asyncio.wrap_future(asked)
 
@@ -250,6 +249,8 @@ class Keeper:
 
     async def _flush(self) -> None:
         """Write everything due. Locked jobs are left for the next time, so nothing here waits."""
+        if self._session is not None:
+            await self._session.close_unused(UNUSED_SECONDS)
         await self._check_cancels()
         running = self._running_jobs()
         at_work = running.values()
@@ -349,6 +350,11 @@ class _BlockedLoopDetector:
         self._thread = threading.get_ident()
         self._unanswered = 0
         self._reported = False
+
+    @property
+    def blocked(self) -> bool:
+        """Return whether the loop has left a check without an answer for a while."""
+        return self._unanswered > 1
 
     def check(self) -> float:
         """Return how long the loop has been blocked."""

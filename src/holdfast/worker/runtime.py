@@ -33,7 +33,15 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from holdfast.database import DUTY_SETTINGS, Database, Outage, Session, SparedSession
+from holdfast.database import (
+    DUTY_SETTINGS,
+    UNUSED_SECONDS,
+    Database,
+    Outage,
+    Session,
+    Settings,
+    SparedSession,
+)
 from holdfast.operations import workers
 from holdfast.task import Registry
 from holdfast.telemetry import emit
@@ -71,8 +79,6 @@ DEADLINES = (3.0, 30.0)
 CHECK_SECONDS = 5.0
 # The same for a worker that does not listen.
 POLL_SECONDS = 1.0
-# A connection that was not used for this long is closed.
-UNUSED_SECONDS = 10.0
 # The longest pause before a starting worker tries again to connect to a server without a free connection.
 LONGEST_CONNECT_PAUSE = 4.0
 
@@ -125,7 +131,7 @@ class Runtime:
             queues=options.queues,
             tasks=registry.names(),
         )
-        self._keeper = Keeper(held, self._lease_time, self._open, self._claim_session.run_as)
+        self._keeper = Keeper(held, self._lease_time, self._open_keeper_session, self._claim_session.run_as)
         self._duties = Duties(self._keeper, held, self._open_duty_session)
         self._millisecond_timer = MillisecondTimer(held)
         self._last_error: str | None = None
@@ -148,23 +154,36 @@ class Runtime:
         )
 
     @property
+    def _settings(self) -> Settings:
+        """The settings of the connections that carry claims, heartbeats and duties."""
+        return (
+            # If a claim is lost in a crash, its jobs are claimed again. The others need not wait either.
+            ("synchronous_commit", "off"),
+            # A heartbeat waits for no longer behind a call that waits for a lock.
+            ("lock_timeout", f"{min(self._lease_time / 12, 1.0) * 1000:.0f}ms"),
+            *DUTY_SETTINGS,
+        )
+
+    @property
     def _deadline(self) -> float:
         return min(max(self._lease_time, DEADLINES[0]), DEADLINES[1])
 
     def _open_claim_session(self) -> Session:
-        # A claim need not wait for the disk: if it is lost in a crash, its jobs are claimed again.
-        asynchronous = ("synchronous_commit", "off")
         if self._channel is None:
-            return self._open("claimer", asynchronous)
+            return self._open("claimer", *self._settings)
         return self._database.listening_session(
             ("application_name", "holdfast claimer"),
-            asynchronous,
+            *self._settings,
             deadline=self._deadline,
             channels=[self._channel, workers.channel("+")],
             heard=self._notified,
             lost=self._listener_lost,
             outage=self._outage,
+            warned=_duty_failed,
         )
+
+    def _open_keeper_session(self, deadline: float) -> Session:
+        return self._open("keeper", *self._settings, deadline=deadline)
 
     def _open_duty_session(self) -> Session:
         return self._open("duties", ("lock_timeout", "2s"), ("synchronous_commit", "off"), *DUTY_SETTINGS)
