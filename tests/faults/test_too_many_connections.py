@@ -3,11 +3,12 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from holdfast import Holdfast, JobState, embedded
+from holdfast import Context, Holdfast, JobState, Retry, embedded
 from holdfast.database import spare
 from holdfast.errors import TooManyConnections
 from holdfast.testing import SETTINGS
@@ -118,6 +119,24 @@ def test_a_worker_with_fewer_connections_works_and_opens_the_others_later(
     crowd.leave(3)
     until(lambda: noop.enqueue() and crowd.ours() >= {"claimer", "keeper", "finisher"})
     assert not told.named("worker.lost")
+
+
+def test_a_retried_job_runs_over_the_only_connection(
+    hf: Holdfast, crowd: Crowd, work: StartWorker, told: Told, until: Until
+) -> None:
+    @hf.task(name="twice")
+    async def twice(ctx: Context) -> Retry | None:
+        if ctx.attempt > 1:
+            assert ctx.state == {"page": 1}
+            return None
+        ctx.checkpoint({"page": 1})
+        return Retry(timedelta(0))
+
+    job = twice.enqueue()
+    crowd.leave(1)
+    work(hf)
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    assert not told.named("start.failed")
 
 
 def test_the_error_names_the_limit_and_the_way_out(hf: Holdfast, crowd: Crowd) -> None:

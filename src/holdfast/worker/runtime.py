@@ -175,8 +175,8 @@ class Runtime:
             pools.close_unused(UNUSED_SECONDS)
 
     def _new_executor(self) -> Executor:
-        record = self._finish_session.run
-        return Executor(self._registry, self._handler_pools, record, self._options.max_isolated)
+        run_call = self._finish_session.run
+        return Executor(self._registry, self._handler_pools, run_call, self._options.max_isolated)
 
     # Seen from outside.
 
