@@ -23,7 +23,6 @@ import contextlib
 import math
 import os
 import platform
-import random
 import secrets
 import time
 from collections import Counter
@@ -33,7 +32,14 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-from holdfast.database import DUTY_SETTINGS, Database, Outage, Session, SparedSession
+from holdfast.database import (
+    DUTY_SETTINGS,
+    Database,
+    Outage,
+    Session,
+    SparedSession,
+    connect_pauses,
+)
 from holdfast.operations import workers
 from holdfast.task import Registry
 from holdfast.telemetry import emit
@@ -73,8 +79,6 @@ CHECK_SECONDS = 5.0
 POLL_SECONDS = 1.0
 # A connection that was not used for this long is closed.
 UNUSED_SECONDS = 10.0
-# The longest pause before a starting worker tries again to connect to a server without a free connection.
-LONGEST_CONNECT_PAUSE = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +213,8 @@ class Runtime:
 
     async def run(self, *, drain: bool) -> None:
         try:
-            await self._register()
+            if not await self._register_unless_stopped():
+                return
             if drain:
                 # Before the first claim, which may otherwise find no jobs and end the drain.
                 await self._promote_due()
@@ -255,19 +260,31 @@ class Runtime:
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
 
+    async def _register_unless_stopped(self) -> bool:
+        """Register, and return True, or return False if the worker is stopped before."""
+        registering = asyncio.create_task(self._register())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({registering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not registering.done():
+                # The registration may be nearly done. Then the worker deregisters as usual.
+                await asyncio.wait({registering}, timeout=STOP_NOW_SECONDS)
+                if not registering.done() or isinstance(registering.exception(), NotReady):
+                    return False
+            registering.result()
+            return True
+        finally:
+            stopping.cancel()
+            registering.cancel()
+            await asyncio.wait({registering})
+
     async def _when_connected(self, call: Call[T]) -> T:
         """Run a call as soon as the server has a connection left. Other errors are raised at once."""
-        pause = 0.25
+        pauses = connect_pauses()
         while True:
-            try:
+            with contextlib.suppress(TooManyConnections):
                 return await self._claim_session.run(call)
-            except TooManyConnections:
-                if self._stop.is_set():
-                    raise
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - not all at once
-                    await self._stop.wait()
-            pause = min(pause * 2, LONGEST_CONNECT_PAUSE)
+            await asyncio.sleep(next(pauses))
 
     async def _register_again(self) -> float:
         """Drop all jobs after the worker was declared lost, and register under a new id."""
