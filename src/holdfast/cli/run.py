@@ -3,6 +3,7 @@
 import logging
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -211,14 +212,25 @@ def _made(hf: Holdfast, app: str, options: dict[str, Any]) -> Worker:
 
 
 def _when_connected(hf: Holdfast, make: Callable[[], Worker]) -> Worker:
-    """Make the worker as soon as the server has a connection left. Until then, SIGTERM ends the process."""
+    """Make the worker as soon as the server has a connection left. SIGTERM ends the wait, and the process."""
     pauses = connect_pauses()
-    while True:
-        try:
-            return make()
-        except TooManyConnections as error:
-            hf.database.refusals.warn(error)
-        time.sleep(next(pauses))
+    with _exiting_on_sigterm():
+        while True:
+            try:
+                return make()
+            except TooManyConnections as error:
+                hf.database.refusals.warn(error)
+            time.sleep(next(pauses))
+
+
+@contextmanager
+def _exiting_on_sigterm() -> Iterator[None]:
+    """Exit with 0 on SIGTERM. Without a handler, process 1 of a container would ignore the signal."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _number(value: Any) -> Any:
