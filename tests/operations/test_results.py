@@ -226,6 +226,37 @@ def test_a_lost_connection_is_made_again(
     assert found == [Sum(5)]
 
 
+def test_a_wait_that_could_not_be_noted_is_noted_again(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    ask: Ask,
+    until: Until,
+    seldom: None,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "RECHECK_SECONDS", ())
+    jobs = [add.enqueue(n, 1) for n in range(2)]
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda job=job: found.append(job.result(timeout=60))) for job in jobs]
+    threads[0].start()
+    # Only the connection that notes waits is lost, not the one that listens.
+    noting = (
+        "from pg_stat_activity where datname = current_database() and application_name = 'holdfast waiting'"
+    )
+    until(lambda: ask("select from holdfast.waiter"))
+    until(lambda: ask(f"select {noting} and state = 'idle' and query like '%%holdfast.ends(%%'"))
+    ask(f"select pg_terminate_backend(pid, 5000) {noting}")
+    threads[1].start()
+    told.wait_for("waiting.failed")
+    until(lambda: ask("select count(*) from holdfast.waiter") == [(2,)])
+    hf.worker().run(drain=True)
+    for thread in threads:
+        thread.join()
+    assert sorted(found, key=lambda found: found.total) == [Sum(1), Sum(2)]
+    assert not told.named("waiting.lost")
+
+
 def test_without_notification_results_are_polled_for(
     holdfast_dsn: str, hf: Holdfast, add: AsyncTask[Sum], work: StartWorker
 ) -> None:

@@ -212,7 +212,8 @@ class _Hub:
                 except NotReady as error:
                     emit("waiting.failed", error=error)
                     await asyncio.sleep(POLL_SECONDS)
-                    self._check_all_at = 0.0
+                    # The jobs of this turn may be unregistered and unchecked.
+                    self._waiting.register_again()
         finally:
             listening.cancel()
             await asyncio.wait({listening})
@@ -234,12 +235,7 @@ class _Hub:
         due, self._notified = self._notified, set()
         due.update(self._due_rechecks(loop.time()))
         if self._is_listening and new:
-            try:
-                await session.run(await_jobs(new, self._channel))
-            except BaseException:
-                # The new jobs are taken, so a full check must find their ends.
-                self._check_all_at = 0.0
-                raise
+            await session.run(await_jobs(new, self._channel))
         if loop.time() >= self._check_all_at:
             self._check_all_at = loop.time() + (CHECK_SECONDS if self._is_listening else POLL_SECONDS)
             due.update(self._waiting.waited_for())
