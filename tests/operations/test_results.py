@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from holdfast import BadValue, Cancel, Holdfast, Job, JobCancelled, JobFailed, JobNotFound
@@ -255,6 +256,45 @@ def test_a_wait_that_could_not_be_noted_is_noted_again(
         thread.join()
     assert sorted(found, key=lambda found: found.total) == [Sum(1), Sum(2)]
     assert not told.named("waiting.lost")
+
+
+def test_a_wait_that_is_given_up_during_a_question_leaves_no_note(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    ask: Ask,
+    until: Until,
+    seldom: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = add.enqueue(2, 3)
+    hf.jobs.gather([job], timeout=0.3, return_exceptions=True)
+    until(lambda: ask(LISTENERS) == [(1,)])
+    monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.1)
+    with psycopg.connect(hf.dsn) as other:
+        other.execute("lock table holdfast.dead_letter")  # `ends` waits for it
+        (late,) = hf.jobs.gather([job], timeout=0.5, return_exceptions=True)
+        assert isinstance(late, TimeoutError)
+        assert ask("select job_id from holdfast.waiter") == [(job.id,)]
+    until(lambda: not ask("select from holdfast.waiter"))
+
+
+def test_a_wait_that_is_given_up_before_it_is_noted_leaves_no_note(
+    hf: Holdfast, add: AsyncTask[Sum], ask: Ask, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "BATCH", 1)
+    blocked = "select from pg_locks where not granted and relation = 'holdfast.waiter'::regclass"
+    first, *others = [add.enqueue(n, 1) for n in range(3)]
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(first.result(timeout=60)))
+    with psycopg.connect(hf.dsn) as other:
+        other.execute("lock table holdfast.waiter")  # `await_jobs` waits for it
+        thread.start()
+        until(lambda: ask(blocked))
+        hf.jobs.gather(others, timeout=0.3, return_exceptions=True)
+    until(lambda: ask("select job_id from holdfast.waiter") == [(first.id,)])
+    hf.worker().run(drain=True)
+    thread.join()
+    assert found == [Sum(1)]
 
 
 def test_without_notification_results_are_polled_for(

@@ -104,9 +104,10 @@ class Waiting:
     def take(self) -> tuple[list[str], list[str]]:
         """Return the next jobs to register, and the jobs to deregister."""
         with self._lock:
-            new, self._new = self._new[:BATCH], self._new[BATCH:]
-            dropped, self._dropped = self._dropped, []
-            return new, [job_id for job_id in dropped if job_id not in self._waiters]
+            new = [job_id for job_id in self._new if job_id in self._waiters]
+            dropped = [job_id for job_id in self._dropped if job_id not in self._waiters]
+            self._new, self._dropped = new[BATCH:], []
+            return new[:BATCH], dropped
 
     def register_again(self) -> None:
         """Have the hub register all waits again."""
@@ -143,9 +144,9 @@ class Waiting:
                 future.set_exception(error)
 
     def leave(self, hub: "_Hub") -> bool:
-        """Detach the hub if there are no waiters, and return whether there are none."""
+        """Detach the hub if it has nothing to do, and return whether it has nothing to do."""
         with self._lock:
-            if self._waiters or self._new:
+            if self._waiters or self._dropped:
                 return False
             if self._hub is hub:
                 self._hub = None
