@@ -1,6 +1,9 @@
 """Waiting for a result: woken when it is there, by one connection for all who wait."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -19,6 +22,22 @@ from tests.waiting import Told
 LISTENERS = (
     "select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%%wait%%'"
 )
+
+
+# Forks while the lock is held, as by another thread.
+IN_A_CHILD = """
+import os, signal, sys
+from holdfast import Holdfast
+
+job = Holdfast().job(sys.argv[1])
+with job.holdfast.resources.waiting._lock:
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        signal.alarm(10)
+        print(job.result(timeout=5), flush=True)
+        os._exit(0)
+"""
 
 
 @dataclass
@@ -295,6 +314,21 @@ def test_a_wait_that_is_given_up_before_it_is_noted_leaves_no_note(
     hf.worker().run(drain=True)
     thread.join()
     assert found == [Sum(1)]
+
+
+def test_a_child_of_a_fork_waits_even_if_another_thread_held_the_lock(
+    hf: Holdfast, add: AsyncTask[Sum]
+) -> None:
+    job = add.enqueue(2, 3)
+    hf.worker().run(drain=True)
+    forked = subprocess.run(
+        [sys.executable, "-c", IN_A_CHILD, str(job.id)],
+        env={**os.environ, "HOLDFAST_DSN": hf.dsn},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert forked.stdout == "{'total': 5}\n"
 
 
 def test_without_notification_results_are_polled_for(

@@ -19,8 +19,10 @@ import contextlib
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from holdfast.database import Database, Session
 from holdfast.operations.results import End, await_jobs, await_no_more, ends_of
@@ -45,14 +47,19 @@ class Waiting:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._process = os.getpid()
+        self._closed = False
+        self._reset()
+        # Not at the next call, because another thread may hold the lock during the fork.
+        os.register_at_fork(after_in_child=partial(_reset_in_child, weakref.ref(self)))
+
+    def _reset(self) -> None:
+        """Forget all waiters and the hub, whose thread a forked child does not have."""
         self._lock = threading.Lock()
         self._waiters: dict[str, list[Future[End]]] = {}
         # Jobs that the hub has still to register, and jobs that lost their last waiter.
         self._new: list[str] = []
         self._dropped: list[str] = []
         self._hub: _Hub | None = None
-        self._closed = False
 
     def add(self, ids: Iterable[str]) -> "list[Future[End]]":
         """Return a future for the end of each job."""
@@ -60,8 +67,6 @@ class Waiting:
         with self._lock:
             if self._closed:
                 raise DatabaseUnavailable(_CLOSED)
-            if self._process != os.getpid():  # after a fork: the thread exists only in the parent
-                self._process, self._waiters, self._new, self._hub = os.getpid(), {}, [], None
             for job_id in ids:
                 future: Future[End] = Future()
                 waiters = self._waiters.setdefault(job_id, [])
@@ -151,6 +156,11 @@ class Waiting:
             if self._hub is hub:
                 self._hub = None
             return True
+
+
+def _reset_in_child(waiting: "weakref.ref[Waiting]") -> None:
+    if (found := waiting()) is not None:
+        found._reset()  # noqa: SLF001 - part of the class
 
 
 class _Hub:
