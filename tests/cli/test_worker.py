@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from holdfast import Holdfast, JobState
 from tests.cli.programs import Command, StartProgram, until
+from tests.fixtures import Ask, Login
 
 INNER = """
 from holdfast import Holdfast
@@ -39,6 +41,18 @@ def test_a_worker_runs_jobs_and_ends_in_good_order(program: StartProgram, hf: Ho
     assert [row.status for row in hf.workers.list()] == ["left"]
     assert "app.loaded app=app:hf tasks=4 database=" in worker.said
     assert "INFO [anchor] worker.stopped" in worker.said
+    assert "Traceback" not in worker.said
+
+
+def test_a_worker_that_waits_for_a_connection_ends_in_good_order(
+    program: StartProgram, login: Login, ask: Ask
+) -> None:
+    dsn = login()
+    ask(f"alter role {conninfo_to_dict(dsn)['user']} connection limit 0")
+    worker = program("worker", "app:hf", "--dsn", dsn)
+    worker.says("connections.refused")
+    worker.signal(signal.SIGTERM)
+    assert worker.exit_code() == 0
     assert "Traceback" not in worker.said
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.database import Database, Session
+from holdfast.database import Database, Session, session as session_module
 from holdfast.database.session import ListeningSession
 from holdfast.operations import duties, workers
 from holdfast.values.errors import DatabaseUnavailable
@@ -153,6 +153,7 @@ def test_a_line_that_breaks_under_a_call_is_told_once(
         assert connection._watched is None
         holder.commit()
         assert len(ears.lost) == 1
+        assert ears.news.is_set(), "the next call must come now, to connect again"
         await session.run(duties.advance())
         assert len(ears.lost) == 1
 
@@ -204,6 +205,31 @@ def test_a_call_that_is_given_up_leaves_a_line_that_hears(
         notify(ask)
         await ears.news.wait()
         assert not ears.lost
+
+    hears(test)
+
+
+def test_a_call_that_is_given_up_and_does_not_end_loses_the_line_and_says_so_at_once(
+    ask: Ask,
+    until: Until,
+    hears: Callable[..., None],
+    holder: psycopg.Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "ABANDON_SECONDS", 0.05)
+
+    async def test(session: ListeningSession, ears: Ears) -> None:
+        call = await held_up(session, ask, until, holder)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert len(ears.lost) == 1
+        assert ears.news.is_set(), "the next call must come now, to connect again"
+        holder.commit()
+        ears.news.clear()
+        await session.run(duties.advance())
+        assert ears.news.is_set(), "something may have been missed"
+        assert len(ears.lost) == 1
 
     hears(test)
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -172,3 +173,18 @@ def test_a_worker_cut_off_from_a_silent_database_can_be_stopped(
     worker.stop()
     worker.wait()
     assert time.monotonic() - begun < 6
+
+
+def test_a_worker_that_still_connects_to_a_silent_database_can_be_stopped(
+    far: Holdfast, proxy: Proxy, until: Until, told: Told
+) -> None:
+    worker = far.worker()
+    proxy.silence("all")
+    before = len(proxy.lines(""))
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(worker.run)
+        until(lambda: len(proxy.lines("")) > before)
+        worker.stop()
+        running.result(timeout=5)
+    assert told.named("worker.stopped")
+    assert not told.named("worker.started")

@@ -3,17 +3,17 @@
 import asyncio
 import math
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
 
-from holdfast import Holdfast, JobState, embedded
-from holdfast.database import spare
+from holdfast import Context, Holdfast, JobState, Retry, embedded
+from holdfast.database import outage, spare
 from holdfast.errors import TooManyConnections
 from holdfast.testing import SETTINGS
 from holdfast.testing.homes import temporary_home
 from holdfast.values.call import Call, Function, one
-from holdfast.worker import runtime
 from tests.fixtures import AsyncTask, StartWorker, Until
 from tests.waiting import Told, Work
 
@@ -84,7 +84,7 @@ def noop(hf: Holdfast) -> AsyncTask[None]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Try again soon."""
     monkeypatch.setattr(spare, "PATIENCE", (0.1, 0.2))
-    monkeypatch.setattr(runtime, "LONGEST_CONNECT_PAUSE", 0.2)
+    monkeypatch.setattr(outage, "LONGEST_CONNECT_PAUSE", 0.2)
 
 
 def test_a_worker_without_a_connection_waits_for_one_and_says_so_once(
@@ -100,6 +100,19 @@ def test_a_worker_without_a_connection_waits_for_one_and_says_so_once(
     until(lambda: job.refresh().state is JobState.COMPLETED)
     assert len(told.named("connections.refused")) == 1
     worker.end()
+
+
+def test_a_worker_that_waits_for_a_connection_can_be_stopped(
+    hf: Holdfast, crowd: Crowd, noop: AsyncTask[None], told: Told
+) -> None:
+    noop.enqueue()  # its connection stays in the pool, and makes the worker
+    crowd.leave(0)
+    worker = Work(hf, {})
+    told.wait_for("connections.refused")
+    worker.stop()
+    worker.wait()
+    assert told.named("worker.stopped")
+    assert not told.named("worker.started")
 
 
 @pytest.mark.parametrize("free", [1, 2])
@@ -118,6 +131,24 @@ def test_a_worker_with_fewer_connections_works_and_opens_the_others_later(
     crowd.leave(3)
     until(lambda: noop.enqueue() and crowd.ours() >= {"claimer", "keeper", "finisher"})
     assert not told.named("worker.lost")
+
+
+def test_a_retried_job_runs_over_the_only_connection(
+    hf: Holdfast, crowd: Crowd, work: StartWorker, told: Told, until: Until
+) -> None:
+    @hf.task(name="twice")
+    async def twice(ctx: Context) -> Retry | None:
+        if ctx.attempt > 1:
+            assert ctx.state == {"page": 1}
+            return None
+        ctx.checkpoint({"page": 1})
+        return Retry(timedelta(0))
+
+    job = twice.enqueue()
+    crowd.leave(1)
+    work(hf)
+    until(lambda: job.refresh().state is JobState.COMPLETED)
+    assert not told.named("start.failed")
 
 
 def test_the_error_names_the_limit_and_the_way_out(hf: Holdfast, crowd: Crowd) -> None:

@@ -1,6 +1,9 @@
 """Waiting for a result: woken when it is there, by one connection for all who wait."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 from holdfast import BadValue, Cancel, Holdfast, Job, JobCancelled, JobFailed, JobNotFound
@@ -18,6 +22,22 @@ from tests.waiting import Told
 LISTENERS = (
     "select count(*) from pg_stat_activity where datname = current_database() and query like 'listen%%wait%%'"
 )
+
+
+# Forks while the lock is held, as by another thread.
+IN_A_CHILD = """
+import os, signal, sys
+from holdfast import Holdfast
+
+job = Holdfast().job(sys.argv[1])
+with job.holdfast.resources.waiting._lock:
+    if child := os.fork():
+        os.waitpid(child, 0)
+    else:
+        signal.alarm(10)
+        print(job.result(timeout=5), flush=True)
+        os._exit(0)
+"""
 
 
 @dataclass
@@ -224,6 +244,91 @@ def test_a_lost_connection_is_made_again(
     hf.worker().run(drain=True)
     thread.join()
     assert found == [Sum(5)]
+
+
+def test_a_wait_that_could_not_be_noted_is_noted_again(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    ask: Ask,
+    until: Until,
+    seldom: None,
+    told: Told,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "RECHECK_SECONDS", ())
+    jobs = [add.enqueue(n, 1) for n in range(2)]
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda job=job: found.append(job.result(timeout=60))) for job in jobs]
+    threads[0].start()
+    # Only the connection that notes waits is lost, not the one that listens.
+    noting = (
+        "from pg_stat_activity where datname = current_database() and application_name = 'holdfast waiting'"
+    )
+    until(lambda: ask("select from holdfast.waiter"))
+    until(lambda: ask(f"select {noting} and state = 'idle' and query like '%%holdfast.ends(%%'"))
+    ask(f"select pg_terminate_backend(pid, 5000) {noting}")
+    threads[1].start()
+    told.wait_for("waiting.failed")
+    until(lambda: ask("select count(*) from holdfast.waiter") == [(2,)])
+    hf.worker().run(drain=True)
+    for thread in threads:
+        thread.join()
+    assert sorted(found, key=lambda found: found.total) == [Sum(1), Sum(2)]
+    assert not told.named("waiting.lost")
+
+
+def test_a_wait_that_is_given_up_during_a_question_leaves_no_note(
+    hf: Holdfast,
+    add: AsyncTask[Sum],
+    ask: Ask,
+    until: Until,
+    seldom: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = add.enqueue(2, 3)
+    hf.jobs.gather([job], timeout=0.3, return_exceptions=True)
+    until(lambda: ask(LISTENERS) == [(1,)])
+    monkeypatch.setattr(waiting, "IDLE_SECONDS", 0.1)
+    with psycopg.connect(hf.dsn) as other:
+        other.execute("lock table holdfast.dead_letter")  # `ends` waits for it
+        (late,) = hf.jobs.gather([job], timeout=0.5, return_exceptions=True)
+        assert isinstance(late, TimeoutError)
+        assert ask("select job_id from holdfast.waiter") == [(job.id,)]
+    until(lambda: not ask("select from holdfast.waiter"))
+
+
+def test_a_wait_that_is_given_up_before_it_is_noted_leaves_no_note(
+    hf: Holdfast, add: AsyncTask[Sum], ask: Ask, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "BATCH", 1)
+    blocked = "select from pg_locks where not granted and relation = 'holdfast.waiter'::regclass"
+    first, *others = [add.enqueue(n, 1) for n in range(3)]
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(first.result(timeout=60)))
+    with psycopg.connect(hf.dsn) as other:
+        other.execute("lock table holdfast.waiter")  # `await_jobs` waits for it
+        thread.start()
+        until(lambda: ask(blocked))
+        hf.jobs.gather(others, timeout=0.3, return_exceptions=True)
+    until(lambda: ask("select job_id from holdfast.waiter") == [(first.id,)])
+    hf.worker().run(drain=True)
+    thread.join()
+    assert found == [Sum(1)]
+
+
+def test_a_child_of_a_fork_waits_even_if_another_thread_held_the_lock(
+    hf: Holdfast, add: AsyncTask[Sum]
+) -> None:
+    job = add.enqueue(2, 3)
+    hf.worker().run(drain=True)
+    forked = subprocess.run(
+        [sys.executable, "-c", IN_A_CHILD, str(job.id)],
+        env={**os.environ, "HOLDFAST_DSN": hf.dsn},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert forked.stdout == "{'total': 5}\n"
 
 
 def test_without_notification_results_are_polled_for(

@@ -103,6 +103,38 @@ def test_an_upgrade_goes_on_as_soon_as_the_table_is_free(
         assert applied.result() == ["0002_more"]
 
 
+def test_in_a_deadlock_the_upgrade_gives_way(
+    conn: psycopg.Connection[Any], other: Other, empty_dsn: str, make_plan: MakePlan
+) -> None:
+    tables = "create table holdfast.one (id integer); create table holdfast.two (id integer);"
+    schema.apply(conn, make_plan(_0001_tables=tables))
+    # It closes the circle after the other session has begun to wait.
+    upgrade = make_plan(
+        _0001_tables=tables,
+        _0002_more=f"""
+            alter table holdfast.one add column more integer;
+            do $$ begin
+              while exists (select from pg_locks where relation = 'holdfast.two'::regclass)
+                and not exists ({WAITING.replace("thing", "one")}) loop
+              end loop;
+            end $$;
+            alter table holdfast.two add column more integer;
+        """,
+    )
+
+    def install() -> Any:
+        with psycopg.connect(empty_dsn, autocommit=True) as installer:
+            return schema.apply(installer, upgrade)
+
+    with ThreadPoolExecutor() as pool:
+        with other.transaction():
+            other.execute("lock table holdfast.two")
+            applied = pool.submit(install)
+            wait_until(conn, "select from pg_locks where granted and relation = 'holdfast.one'::regclass")
+            other.execute("lock table holdfast.one")
+        assert applied.result() == ["0002_more"]
+
+
 def test_the_table_of_what_is_installed_may_be_locked_too(
     conn: psycopg.Connection[Any], other: Other, upgrade: schema.Plan
 ) -> None:

@@ -3,7 +3,7 @@
 import logging
 import os
 import platform
-import random
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,13 +22,13 @@ from holdfast.cli.settings import Settings, dsn_option, pass_settings
 from holdfast.cli.times import span
 from holdfast.cli.values import duration
 from holdfast.client import Holdfast
+from holdfast.database import connect_pauses
 from holdfast.telemetry import emit, subscribe
 from holdfast.telemetry.logs import JsonFormatter
 from holdfast.values.errors import BadValue, HoldfastError, TooManyConnections
 from holdfast.values.secret import mask_dsn
 from holdfast.worker.isolation.pool import cores
 from holdfast.worker.monitor.http import Address
-from holdfast.worker.runtime import LONGEST_CONNECT_PAUSE
 from holdfast.worker.supervisor import Supervisor, exit_with_supervisor
 from holdfast.worker.worker import Worker
 
@@ -214,15 +214,25 @@ def _made(hf: Holdfast, app: str, options: dict[str, Any]) -> Worker:
 
 
 def _when_connected(hf: Holdfast, make: Callable[[], Worker]) -> Worker:
-    """Make the worker as soon as the server has a connection left. Many workers may be starting together."""
-    pause = 0.25
-    while True:
-        try:
-            return make()
-        except TooManyConnections as error:
-            hf.database.refusals.warn(error)
-        time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - not all at once
-        pause = min(pause * 2, LONGEST_CONNECT_PAUSE)
+    """Make the worker as soon as the server has a connection left. SIGTERM ends the wait, and the process."""
+    pauses = connect_pauses()
+    with _exiting_on_sigterm():
+        while True:
+            try:
+                return make()
+            except TooManyConnections as error:
+                hf.database.refusals.warn(error)
+            time.sleep(next(pauses))
+
+
+@contextmanager
+def _exiting_on_sigterm() -> Iterator[None]:
+    """Exit with 0 on SIGTERM. Without a handler, process 1 of a container would ignore the signal."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _number(value: Any) -> Any:

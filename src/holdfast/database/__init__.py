@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, Connection
 from holdfast.database.doctor import examine
 from holdfast.database.dsn import without_driver
 from holdfast.database.on_connection import OnConnection
-from holdfast.database.outage import Outage
+from holdfast.database.outage import Outage, connect_pauses
 from holdfast.database.pools import Database
 from holdfast.database.session import DUTY_SETTINGS, Session, Settings
 from holdfast.database.spare import UNUSED_SECONDS, SparedSession, StandIn
@@ -32,6 +32,7 @@ __all__ = [
     "SparedSession",
     "StandIn",
     "arun_on",
+    "connect_pauses",
     "examine",
     "in_transaction",
     "run_on",

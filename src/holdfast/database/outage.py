@@ -6,14 +6,30 @@ failure does not begin a new one.
 """
 
 import math
+import random
 import threading
 import time
+from collections.abc import Iterator
 
 from holdfast.telemetry import emit
 from holdfast.values.errors import DatabaseUnavailable, TooManyConnections
 
 # A worker warns again of refused connections only after none was refused for this long.
 REFUSED_SECONDS = 60.0
+# The first and the longest pause before a starting worker that was refused tries again.
+FIRST_CONNECT_PAUSE = 0.25
+LONGEST_CONNECT_PAUSE = 4.0
+
+
+def connect_pauses() -> Iterator[float]:
+    """Yield the pauses between tries to connect, without end.
+
+    They are random, because many workers may start together.
+    """
+    pause = FIRST_CONNECT_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        pause = min(pause * 2, LONGEST_CONNECT_PAUSE)
 
 
 class Refusals:

@@ -250,8 +250,8 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
 class ListeningSession(Session):
     """A session that receives notifications between its calls. A woken worker can claim on it at once.
 
-    `heard` is called with the payloads of the notifications that came. It is also called after each connect,
-    without any, because some may have been missed before.
+    `heard` is called with the payloads of the notifications that came. It is also called without any: after
+    each connect, because some may have been missed before, and after `lost`, so that a claim reconnects.
     `lost` is called when a listening connection is gone. The next call detects a server that is silent.
     """
 
@@ -319,6 +319,7 @@ class ListeningSession(Session):
         connection = self._connection
         if connection is None or connection.closed:
             self._unwatch()
+            self._report_lost(DatabaseUnavailable("an interrupted call has closed the connection"))
             return
         connection.watch(self._on_input)
         self._report_notifications(connection)
@@ -347,7 +348,6 @@ class ListeningSession(Session):
             connection.pgconn.finish()
             self._report_failure(error)
             self._report_lost(error)
-            self._heard(set())  # the next claim reconnects
         else:
             self._report_notifications(connection)
 
@@ -355,6 +355,7 @@ class ListeningSession(Session):
         if self._listening:
             self._listening = False
             self._lost(error)
+            self._heard(set())
 
 
 class Listener(_TimedConnection[ListeningConnection]):

@@ -135,4 +135,4 @@ def memory(job_id: str) -> Call[Memory]:
         state, names, results = rows[0]
         return Memory(state, dict(zip(names, results, strict=True)))
 
-    return _memory(read, job_id)
+    return _memory.plain(read, job_id)

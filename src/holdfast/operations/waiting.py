@@ -19,8 +19,10 @@ import contextlib
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 
 from holdfast.database import Database, Session
 from holdfast.operations.results import End, await_jobs, await_no_more, ends_of
@@ -45,14 +47,19 @@ class Waiting:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._process = os.getpid()
+        self._closed = False
+        self._reset()
+        # Not at the next call, because another thread may hold the lock during the fork.
+        os.register_at_fork(after_in_child=partial(_reset_in_child, weakref.ref(self)))
+
+    def _reset(self) -> None:
+        """Forget all waiters and the hub, whose thread a forked child does not have."""
         self._lock = threading.Lock()
         self._waiters: dict[str, list[Future[End]]] = {}
         # Jobs that the hub has still to register, and jobs that lost their last waiter.
         self._new: list[str] = []
         self._dropped: list[str] = []
         self._hub: _Hub | None = None
-        self._closed = False
 
     def add(self, ids: Iterable[str]) -> "list[Future[End]]":
         """Return a future for the end of each job."""
@@ -60,8 +67,6 @@ class Waiting:
         with self._lock:
             if self._closed:
                 raise DatabaseUnavailable(_CLOSED)
-            if self._process != os.getpid():  # after a fork: the thread exists only in the parent
-                self._process, self._waiters, self._new, self._hub = os.getpid(), {}, [], None
             for job_id in ids:
                 future: Future[End] = Future()
                 waiters = self._waiters.setdefault(job_id, [])
@@ -104,9 +109,10 @@ class Waiting:
     def take(self) -> tuple[list[str], list[str]]:
         """Return the next jobs to register, and the jobs to deregister."""
         with self._lock:
-            new, self._new = self._new[:BATCH], self._new[BATCH:]
-            dropped, self._dropped = self._dropped, []
-            return new, [job_id for job_id in dropped if job_id not in self._waiters]
+            new = [job_id for job_id in self._new if job_id in self._waiters]
+            dropped = [job_id for job_id in self._dropped if job_id not in self._waiters]
+            self._new, self._dropped = new[BATCH:], []
+            return new[:BATCH], dropped
 
     def register_again(self) -> None:
         """Have the hub register all waits again."""
@@ -143,13 +149,18 @@ class Waiting:
                 future.set_exception(error)
 
     def leave(self, hub: "_Hub") -> bool:
-        """Detach the hub if there are no waiters, and return whether there are none."""
+        """Detach the hub if it has nothing to do, and return whether it has nothing to do."""
         with self._lock:
-            if self._waiters or self._new:
+            if self._waiters or self._dropped:
                 return False
             if self._hub is hub:
                 self._hub = None
             return True
+
+
+def _reset_in_child(waiting: "weakref.ref[Waiting]") -> None:
+    if (found := waiting()) is not None:
+        found._reset()  # noqa: SLF001 - part of the class
 
 
 class _Hub:
@@ -212,7 +223,8 @@ class _Hub:
                 except NotReady as error:
                     emit("waiting.failed", error=error)
                     await asyncio.sleep(POLL_SECONDS)
-                    self._check_all_at = 0.0
+                    # The jobs of this turn may be unregistered and unchecked.
+                    self._waiting.register_again()
         finally:
             listening.cancel()
             await asyncio.wait({listening})
@@ -234,12 +246,7 @@ class _Hub:
         due, self._notified = self._notified, set()
         due.update(self._due_rechecks(loop.time()))
         if self._is_listening and new:
-            try:
-                await session.run(await_jobs(new, self._channel))
-            except BaseException:
-                # The new jobs are taken, so a full check must find their ends.
-                self._check_all_at = 0.0
-                raise
+            await session.run(await_jobs(new, self._channel))
         if loop.time() >= self._check_all_at:
             self._check_all_at = loop.time() + (CHECK_SECONDS if self._is_listening else POLL_SECONDS)
             due.update(self._waiting.waited_for())

@@ -9,7 +9,9 @@ from psycopg import sql
 
 from holdfast.schema.plan import File, Plan
 
-LOCK_TIMEOUT = timedelta(seconds=1)
+# Shorter than deadlock_timeout, which is 1 s by default. So in a deadlock the installer gives way and tries
+# again, unless the other session, such as an enqueue, has waited for half a second longer.
+LOCK_TIMEOUT = timedelta(milliseconds=500)
 PATIENCE = timedelta(minutes=1)
 LOCK = int.from_bytes(b"holdfast")
 

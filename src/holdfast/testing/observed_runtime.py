@@ -67,7 +67,7 @@ class ObservedExecutor(Executor):
         if (crashed and worker_run.ends("during", job)) or (began and worker_run.ends("after", job)):
             # As if the job had run long enough for its start to be recorded. Otherwise the crash would not
             # count for this job.
-            await self._record(attempts.start([job.id], [job.lease], [FLUSH_SECONDS]))
+            await self._run_call(attempts.start([job.id], [job.lease], [FLUSH_SECONDS]))
             await self._lose(job)
         return report
 

@@ -8,11 +8,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, assert_never
+from typing import Any, Protocol, TypeVar, assert_never
 
 from holdfast.database import Database
 from holdfast.operations import attempts
-from holdfast.operations.attempts import Memory, Unwritten
+from holdfast.operations.attempts import Memory
 from holdfast.operations.claiming import Claimed, Report
 from holdfast.task import Registry, Task
 from holdfast.telemetry import emit
@@ -39,9 +39,17 @@ from holdfast.worker.isolation.pool import ProcessPool
 from holdfast.worker.outcome import outcome_of
 from holdfast.worker.threads import Threads
 
+T = TypeVar("T")
+
 # A header of jobs whose attempts were reset: they were replayed, or did not cause a crash.
 _RESUMES_HEADER = '"resumes"'
 _LOCKED = "another transaction has locked the job"
+
+
+class RunCall(Protocol):
+    """Runs a call durably, even if the server has no connection left."""
+
+    def __call__(self, call: Call[T]) -> Awaitable[T]: ...
 
 
 class Executor:
@@ -51,13 +59,13 @@ class Executor:
         self,
         registry: Registry,
         database: Database,
-        record: Callable[[Call[Unwritten]], Awaitable[Unwritten]],
+        run_call: RunCall,
         max_isolated: int | None = None,
     ) -> None:
-        """`record` runs a call durably. At most `max_isolated` processes run, by default one per core."""
+        """At most `max_isolated` processes run, by default one per core."""
         self._registry = registry
         self._database = database
-        self._record = record
+        self._run_call = run_call
         self.threads = Threads()
         self.processes = ProcessPool(database, self.threads, max_isolated)
 
@@ -125,7 +133,7 @@ class Executor:
     async def _load_memory(self, context: Context, job: Claimed) -> Memory | None:
         """Load the steps and the checkpoint of earlier attempts. Without them, the handler must not start."""
         try:
-            memory = await self._database.arun(attempts.memory(job.id))
+            memory = await self._run_call(attempts.memory(job.id))
         except NotReady as error:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return None
@@ -158,7 +166,7 @@ class Executor:
         job = running.job
         start = attempts.start_one(job.id, job.lease, timeout=settings.timeout, once=settings.at_most_once)
         try:
-            unwritten = await self._record(start)
+            unwritten = await self._run_call(start)
         except NotReady as error:
             emit("start.failed", job=job.id, task=job.task, error=error)
             return False

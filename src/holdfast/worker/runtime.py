@@ -23,7 +23,6 @@ import contextlib
 import math
 import os
 import platform
-import random
 import secrets
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ from holdfast.database import (
     Session,
     Settings,
     SparedSession,
+    connect_pauses,
 )
 from holdfast.operations import workers
 from holdfast.task import Registry
@@ -79,8 +79,6 @@ DEADLINES = (3.0, 30.0)
 CHECK_SECONDS = 5.0
 # The same for a worker that does not listen.
 POLL_SECONDS = 1.0
-# The longest pause before a starting worker tries again to connect to a server without a free connection.
-LONGEST_CONNECT_PAUSE = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +192,8 @@ class Runtime:
             pools.close_unused(UNUSED_SECONDS)
 
     def _new_executor(self) -> Executor:
-        record = self._finish_session.run
-        return Executor(self._registry, self._handler_pools, record, self._options.max_isolated)
+        run_call = self._finish_session.run
+        return Executor(self._registry, self._handler_pools, run_call, self._options.max_isolated)
 
     # Seen from outside.
 
@@ -228,7 +226,8 @@ class Runtime:
 
     async def run(self, *, drain: bool) -> None:
         try:
-            await self._register()
+            if not await self._register_unless_stopped():
+                return
             if drain:
                 # Before the first claim, which may otherwise find no jobs and end the drain.
                 await self._promote_due()
@@ -274,19 +273,31 @@ class Runtime:
             loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
         )
 
+    async def _register_unless_stopped(self) -> bool:
+        """Register, and return True, or return False if the worker is stopped before."""
+        registering = asyncio.create_task(self._register())
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({registering, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not registering.done():
+                # The registration may be nearly done. Then the worker deregisters as usual.
+                await asyncio.wait({registering}, timeout=STOP_NOW_SECONDS)
+                if not registering.done() or isinstance(registering.exception(), NotReady):
+                    return False
+            registering.result()
+            return True
+        finally:
+            stopping.cancel()
+            registering.cancel()
+            await asyncio.wait({registering})
+
     async def _when_connected(self, call: Call[T]) -> T:
         """Run a call as soon as the server has a connection left. Other errors are raised at once."""
-        pause = 0.25
+        pauses = connect_pauses()
         while True:
-            try:
+            with contextlib.suppress(TooManyConnections):
                 return await self._claim_session.run(call)
-            except TooManyConnections:
-                if self._stop.is_set():
-                    raise
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311 - not all at once
-                    await self._stop.wait()
-            pause = min(pause * 2, LONGEST_CONNECT_PAUSE)
+            await asyncio.sleep(next(pauses))
 
     async def _register_again(self) -> float:
         """Drop all jobs after the worker was declared lost, and register under a new id."""

@@ -1,9 +1,9 @@
 -- Count what was done: finish() and others append to stat_delta, and fold_stats() adds it up in stat.
 --
--- A batch of reports costs one more row and waits for nobody. Once a second, the duty adds the
--- latest rows to those of their minute and their hour. Rows that a long transaction committed
--- late are found once a minute: each search for them walks over all that was deleted since the
--- oldest snapshot that anyone holds.
+-- A batch of reports costs one more row and waits for nobody. About every two seconds,
+-- do_duties() adds the latest rows to those of their minute and their hour. upkeep() finds rows
+-- that a long transaction committed late, about once a minute: each search for them walks over
+-- all that was deleted since the oldest snapshot that anyone holds.
 
 -- Add up what was appended, for up to a second; the next call continues. Return how many rows of
 -- stat_delta were added up.
