@@ -53,7 +53,7 @@ clean:  ## remove the environment and every cache
 test-matrix: .venv  ## the tests on PostgreSQL 15 to 18 (npm brings them), and on Python 3.12 and 3.13 if present
 	tests/matrix.sh
 
-.PHONY: mutants torture fuzz
+.PHONY: mutants torture faults fuzz
 mutants: .venv  ## take away one guard at a time, and see whether a test notices
 	$(BIN)/python tests/mutants.py
 
@@ -63,6 +63,9 @@ fuzz: .venv  ## twenty thousand cron expressions, times and zones, compared with
 SEEDS ?= 10
 torture: .venv  ## ten seeds of 10,000 jobs each, among faults of every kind
 	$(BIN)/python -m tests.faults.torture --seeds $(SEEDS) --abreast 2 --jobs 10000 --faults 60
+
+faults: .venv  ## kill part of a fleet of workers in each way, twenty times
+	HOLDFAST_REPEATS=20 $(BIN)/pytest -s tests/faults/test_killed_fleets.py
 
 .PHONY: check-all wheel
 check-all: .venv  ## the checks that are too long for `make test`: matrix, mutants, fuzz, torture, wheel

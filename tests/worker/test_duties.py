@@ -152,11 +152,11 @@ def test_a_duty_that_is_due_much_later_is_left_to_the_next_worker(
     assert asyncio.run(main(timedelta(0))) == set()
 
 
-def test_the_next_call_comes_about_when_the_database_says(hf: Holdfast) -> None:
+def test_the_next_call_comes_when_the_database_says_or_a_little_earlier(hf: Holdfast) -> None:
     async def main() -> None:
         its = Duties(Answers(("do_duties", timedelta(seconds=7), 0)), HeldJobs(), hf.database.session)
         pauses = {await its.do_duties() for _ in range(20)}
-        assert all(6.3 <= pause <= 7.7 for pause in pauses)
+        assert all(6.3 <= pause <= 7 for pause in pauses)
         assert len(pauses) > 1, "or all workers would come at once"
 
     asyncio.run(main())

@@ -100,7 +100,9 @@ class Duties:
                 continue
             seconds = max(wait.total_seconds(), 0.0)
             if duty == "do_duties":
-                pause = seconds * random.uniform(0.9, 1.1)  # noqa: S311 - so that workers do not run in step
+                # Not all workers at once, and none later than the database says: the one that ran the
+                # duties last may be dead.
+                pause = seconds * random.uniform(0.9, 1.0)  # noqa: S311
             elif seconds <= HORIZON_SECONDS:
                 if duty == "advance":
                     self._advance_until = time.monotonic() + ADVANCE_TURN_SECONDS

@@ -3,8 +3,8 @@
 --
 -- Every worker calls this about every two seconds. The first call that comes 1.75 s after the last
 -- run does the work. The others read one number and return. So the duties run as often with fifty
--- workers as with one, and no worker has to be elected or replaced. If half of the fleet dies, the
--- next call of the other half does the work.
+-- workers as with one, and no worker has to be elected or replaced. The others call again when the
+-- next run is due. So if a worker dies after its run, another one runs the duties within two seconds.
 --
 -- The time of the last run is the value of the sequence `duties_at`. Other sessions see it at once,
 -- even if this transaction stays open or is rolled back. Two calls at the same moment may both find
@@ -32,13 +32,13 @@ as $$
 declare
   now_at constant timestamptz := holdfast.clock();
   every constant interval := interval '2 s';
+  since_last constant interval :=
+    now_at - holdfast.began_at((select d.last_value from holdfast.duties_at d));
   error text;
 begin
   perform holdfast.check_isolation('do_duties');
-  if now_at - holdfast.began_at((select d.last_value from holdfast.duties_at d))
-    between interval '0' and every * 0.875
-  then
-    return query select 'do_duties', holdfast.duty_pause(every), 0;
+  if since_last between interval '0' and every * 0.875 then
+    return query select 'do_duties', holdfast.duty_pause(every, since_last), 0;
     return;
   end if;
   perform setval('holdfast.duties_at', holdfast.milliseconds(now_at));
@@ -65,7 +65,7 @@ begin
         when 'upkeep' then wait := case when holdfast.upkeep_due(now_at) then interval '0' end;
         when 'sweep' then wait := case when holdfast.sweep_due_now(now_at) then interval '0' end;
         when 'do_duties' then
-          wait := holdfast.duty_pause(every);
+          wait := holdfast.duty_pause(every, interval '0');
           perform holdfast.wake_missed();
       end case;
     exception when others then
@@ -79,16 +79,24 @@ $$;
 comment on function holdfast.do_duties() is
   'Run the frequent duties unless a worker has just run them, and return when to run which duty next.';
 
--- 25 workers make 12 calls a second. With more workers each comes less often. The limit of ten seconds
--- keeps the duties going soon after most of a large fleet has died.
-create or replace function holdfast.duty_pause(every interval)
+-- Up to 25 workers call again when the next run is due. If each waited a whole period instead, the only
+-- worker that is left could come almost two periods after the last run.
+--
+-- 25 workers make 12 calls a second. With more workers each comes less often, at any time. The limit of ten
+-- seconds keeps the duties going soon after most of a large fleet has died.
+create or replace function holdfast.duty_pause(every interval, since_last interval)
 returns interval
 language sql stable
 as $$
-  select least(interval '10 s', every * greatest(1, holdfast.count_workers() / 25.0))
+  select case
+    when w.workers > 25 then least(interval '10 s', every * (w.workers / 25.0))
+    else every - since_last
+  end
+  from holdfast.count_workers() w (workers)
 $$;
-comment on function holdfast.duty_pause(interval) is
-  'Return how long a worker waits before it calls do_duties() again: longer if there are many workers.';
+comment on function holdfast.duty_pause(interval, interval) is
+  'Return how long a worker waits before it calls do_duties() again: until the next run, or longer if there '
+  'are many workers.';
 
 create or replace function holdfast.milliseconds(at timestamptz)
 returns bigint
