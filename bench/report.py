@@ -93,11 +93,13 @@ TABLES: list[tuple[str, list[Column]]] = [
         ],
     ),
     (
-        "Holdfast alone: many tasks, and notification",
+        "Holdfast alone: many tasks, processes, and notification",
         [
             ("one task", "spread", "one_task", "plain"),
             ("30 tasks", "spread", "thirty_ratio", "share"),
             ("3 × 10, nine tenths in one", "spread", "skewed_ratio", "share"),
+            ("200 µs of computing, 2 processes by 1", "cores", "compute_ratio", "share"),
+            ("no-op, 2 processes by 1", "cores", "noop_ratio", "share"),
             ("16 producers, no notification", "producers", "without_notify", "plain"),
             ("with by without", "producers", "ratio", "share"),
         ],

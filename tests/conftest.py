@@ -98,7 +98,7 @@ def work(hf: Holdfast, told: Told) -> Iterator[StartWorker]:
 @pytest.fixture
 def brisk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker keeps a hundred jobs in store, however slow it becomes since a test holds its jobs up."""
-    monkeypatch.setattr(pace.Pace, "after", lambda _pace, _jobs: 100 / demand.PREFETCH_SECONDS)
+    monkeypatch.setattr(pace.Pace, "measure", lambda _pace: 100 / demand.PREFETCH_SECONDS)
     monkeypatch.setattr(demand, "SURPLUS_SECONDS", 3600)
 
 

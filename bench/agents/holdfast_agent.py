@@ -3,6 +3,7 @@
 
 import argparse
 import asyncio
+import time
 from functools import cache
 from typing import Any
 
@@ -13,6 +14,7 @@ import holdfast.worker.worker  # noqa: F401 - the same
 from holdfast import Holdfast, Task
 
 SPREAD = 30
+COMPUTE_SECONDS = 200e-6
 URGENT = 150
 
 
@@ -31,6 +33,13 @@ class App:
         async def nap(n: int) -> None:
             await asyncio.sleep(0.001)
             REPORT.noop()
+
+        @declare(name="compute", queue=QUEUE)
+        async def compute(n: int) -> None:
+            REPORT.noop()
+            done = time.thread_time() + COMPUTE_SECONDS
+            while time.thread_time() < done:
+                pass
 
         @declare(name="doze", queue=QUEUE)
         async def doze(n: int) -> None:

@@ -3,7 +3,7 @@
 from bench.measure import Measure
 from bench.measures.backlog import BACKLOG, BACKLOG_UNKNOWN
 from bench.measures.delayed import DELAYED, FLOOD
-from bench.measures.drain import DRAIN, REALISTIC, SPREAD
+from bench.measures.drain import CORES, DRAIN, REALISTIC, SPREAD
 from bench.measures.enqueue import ENQUEUE_BULK, ENQUEUE_ONE, PRODUCERS
 from bench.measures.footprint import FOOTPRINT, IMPORT, MEMORY
 from bench.measures.herd import HERD
@@ -23,6 +23,7 @@ ALL: dict[str, Measure] = {
         REALISTIC,
         PICKUP,
         SPREAD,
+        CORES,
         SNAPSHOT,
         BACKLOG,
         BACKLOG_UNKNOWN,

@@ -90,6 +90,21 @@ def _spread(bench: Bench, peer: Peer, round_: int) -> Figures:
     }
 
 
+def _cores(bench: Bench, peer: Peer, round_: int) -> Figures:
+    """Drain by one and by two processes: jobs that compute, and no-op jobs."""
+    kinds = [(task, processes) for task in ("compute", "noop") for processes in (1, 2)]
+    rates = {}
+    for task, processes in in_turn(kinds, round_):
+        amount = bench.amount(20_000 if task == "compute" else 100_000)
+        rates[task, processes] = drain(bench, peer, amount, tasks=(task,), processes=processes)["jobs_per_s"]
+    return {
+        "compute_one": rates["compute", 1],
+        "compute_ratio": rates["compute", 2] / rates["compute", 1],
+        "noop_one": rates["noop", 1],
+        "noop_ratio": rates["noop", 2] / rates["noop", 1],
+    }
+
+
 def _skewed() -> tuple[str, ...]:
     """Three priorities of ten tasks, one of the thirty lanes holding nine tenths of the jobs."""
     lanes = [f"spread.{task}/{priority}" for priority in PRIORITIES for task in range(10)]
@@ -114,6 +129,15 @@ REALISTIC = Measure(
     "jobs_per_s",
     "jobs/s",
     times=3,
+)
+CORES = Measure(
+    "cores",
+    "drain by two processes: 20,000 jobs that compute for 200 µs, and 100,000 no-op jobs",
+    _cores,
+    "compute_ratio",
+    "of the rate with one process",
+    times=2,
+    only=frozenset({"holdfast"}),
 )
 SPREAD = Measure(
     "spread",

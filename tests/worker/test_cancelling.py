@@ -117,7 +117,7 @@ def test_a_thread_that_does_not_look_completes(
 def test_a_job_that_waits_in_the_workers_buffer_is_dropped(
     hf: Holdfast, work: StartWorker, until: Until, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.pace.Pace.after", lambda *_: 100.0)  # so that it prefetches
+    monkeypatch.setattr("holdfast.worker.pace.Pace.measure", lambda *_: 100.0)  # so that it prefetches
     ran: list[int] = []
 
     @hf.task(name="blocked")

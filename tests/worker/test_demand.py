@@ -10,19 +10,19 @@ from holdfast.operations.claiming import Claimed
 from holdfast.worker import demand
 from holdfast.worker.demand import (
     BATCH,
-    FIRST_BATCH,
     FIRST_POLL,
     LAST_POLL,
     MANY_BYTES,
     MOST_PREFETCHED,
     MOST_UNWRITTEN,
     STREAM_SECONDS,
+    SURPLUS_SECONDS,
     URGENT_BATCH,
     URGENT_PAUSE,
     URGENT_SECONDS,
     Claim,
     Decision,
-    Limits,
+    GiveBack,
     Memory,
     Register,
     State,
@@ -43,22 +43,13 @@ LONE_JOB = replace(BUSY, asleep=True)
 # Only more urgent jobs are to wake it.
 REGISTERED = replace(BUSY, above=100)
 BACKLOG = replace(REGISTERED, more=True)
+SLOW = replace(BACKLOG, found_at=NOW - SURPLUS_SECONDS - MILLISECOND)
 URGENT = replace(BACKLOG, urgent_at=NOW)
 
 
 def state(memory: Memory, *, concurrency: int = 10, listens: bool = True, **fields: Any) -> State:
     """Return a state with free slots, an empty buffer and nothing new."""
-    quiet: dict[str, Any] = {
-        "now": NOW,
-        "running": 0,
-        "buffered": 0,
-        "unwritten": 0,
-        "pace": 0.0,
-        "hinted": False,
-        "last": None,
-        "ahead": 0,
-    }
-    return State(memory=memory, limits=Limits(concurrency, POLL, listens), **(quiet | fields))
+    return State(concurrency, POLL, listens, memory, NOW, **fields)
 
 
 def full(memory: Memory, **fields: Any) -> State:
@@ -77,19 +68,9 @@ def check(situation: State, decision: Decision) -> None:
 
 
 @rows(
-    ("a new worker claims at once, in a small batch", state(NEW, concurrency=500), Claim(FIRST_BATCH)),
+    ("a new worker claims at once", state(NEW, concurrency=9999), Claim(BATCH)),
     ("a claim asks for as many jobs as there are free slots", state(NEW, running=3), Claim(7)),
     ("a woken worker claims at once", state(ASLEEP, hinted=True), Claim(10)),
-    (
-        "the first claim after an idle time is a small batch too",
-        state(ASLEEP, concurrency=500, hinted=True),
-        Claim(FIRST_BATCH),
-    ),
-    (
-        "the first claim after a lone job is a small batch too",
-        state(replace(LONE_JOB, found_at=NOW - 1), concurrency=500, hinted=True),
-        Claim(FIRST_BATCH),
-    ),
     ("a full batch is followed by the next claim", state(BACKLOG), Claim(10)),
     ("with a backlog a claim is large", state(BACKLOG, concurrency=9999), Claim(BATCH)),
     (
@@ -205,6 +186,27 @@ def test_idle(situation: State, decision: Decision) -> None:
     ("without a pace there is no prefetch", full(BACKLOG), Wait(POLL, low=0)),
 )
 def test_prefetch(situation: State, decision: Decision) -> None:
+    check(situation, decision)
+
+
+@rows(
+    (
+        "jobs that wait behind slow ones are given back, except for the work of the next 100 ms",
+        full(SLOW, pace=100, buffered=30, last=100),
+        GiveBack(20),
+    ),
+    (
+        "jobs that were found just now may still be run soon",
+        full(replace(SLOW, found_at=NOW - SURPLUS_SECONDS), pace=100, buffered=30, last=100),
+        Wait(POLL, low=5),
+    ),
+    (
+        "what is run within the next 100 ms is kept",
+        full(SLOW, pace=100, buffered=10, last=100),
+        Wait(POLL, low=5),
+    ),
+)
+def test_surplus(situation: State, decision: Decision) -> None:
     check(situation, decision)
 
 
@@ -354,10 +356,7 @@ def job(priority: int = 100, *, suspect: bool = False, payload: str = "{}") -> C
 ORDINARY = Claim(3)
 ABOVE = Claim(3, above=100)
 BEFORE = replace(IDLE, claimed_at=NOW - 9, found_at=NOW - 9)
-BEFORE_ASLEEP = replace(BEFORE, asleep=True)
 FOUND: dict[str, Any] = {"claimed_at": NOW, "found_at": NOW, "empty": False, "priority": 100}
-JUST_BEFORE: dict[str, Any] = {"single_at": NOW - URGENT_SECONDS / 2, "single_priority": 200}
-LONG_BEFORE: dict[str, Any] = {"single_at": NOW - URGENT_SECONDS, "single_priority": 200}
 
 
 @pytest.mark.parametrize(
@@ -422,54 +421,6 @@ LONG_BEFORE: dict[str, Any] = {"single_at": NOW - URGENT_SECONDS, "single_priori
             True,
             {**FOUND, "priority": 30},
             id="jobs of one priority are not urgent",
-        ),
-        pytest.param(
-            BEFORE_ASLEEP,
-            ORDINARY,
-            [job(200)],
-            True,
-            {**FOUND, "priority": 200, "single_at": NOW, "single_priority": 200},
-            id="a job that came alone is remembered with its priority",
-        ),
-        pytest.param(
-            BEFORE_ASLEEP,
-            ORDINARY,
-            [job(200)] * 3,
-            True,
-            {**FOUND, "priority": 200, "more": True},
-            id="a batch did not come alone",
-        ),
-        pytest.param(
-            BEFORE,
-            ORDINARY,
-            [job(200)],
-            True,
-            {**FOUND, "priority": 200},
-            id="a job that came while the worker was busy did not come alone",
-        ),
-        pytest.param(
-            replace(BEFORE, **JUST_BEFORE),
-            ORDINARY,
-            [job()] * 3,
-            False,
-            {**FOUND, "more": True, "urgent_at": NOW},
-            id="less urgent jobs soon after a single one show that it was urgent",
-        ),
-        pytest.param(
-            replace(BEFORE, **LONG_BEFORE),
-            ORDINARY,
-            [job()] * 3,
-            False,
-            {**FOUND, "more": True},
-            id="long after it they show nothing",
-        ),
-        pytest.param(
-            replace(BEFORE, **JUST_BEFORE),
-            ORDINARY,
-            [job(200)] * 3,
-            False,
-            {**FOUND, "priority": 200, "more": True},
-            id="jobs as urgent as the single one show nothing either",
         ),
         pytest.param(
             REGISTERED,

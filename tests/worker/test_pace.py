@@ -17,7 +17,8 @@ def after(monkeypatch: pytest.MonkeyPatch) -> Callable[..., float]:
     def after(rate: Pace, *, jobs: int, seconds: float) -> float:
         nonlocal now
         now += seconds
-        return rate.after(jobs)
+        rate.jobs += jobs
+        return rate.measure()
 
     return after
 

@@ -15,24 +15,19 @@ from dataclasses import dataclass, replace
 from holdfast.operations.claiming import Claimed
 
 BATCH = 2000
-# The first claim after an idle time. Its jobs start while the next batch is claimed.
-FIRST_BATCH = 100
 # While urgent jobs arrive, other jobs are claimed in small batches with a pause after each. An urgent job has
 # to wait for the claim under way, and for its share of the server.
-URGENT_BATCH = 50
-URGENT_PAUSE = 0.01
+URGENT_BATCH, URGENT_PAUSE = 50, 0.01
 # Another urgent job is expected for this long after the last one.
 URGENT_SECONDS = 1.0
-PREFETCH_SECONDS = 0.1
-MOST_PREFETCHED = 4000
+PREFETCH_SECONDS, MOST_PREFETCHED = 0.1, 4000
 MOST_UNWRITTEN = 4000
 # A claim ends at 16 MiB of payloads. One with this much may have left jobs behind.
 MANY_BYTES = 8 * 1024 * 1024
-# Jobs that come within this time of each other are a stream. Its jobs are claimed together every so often.
+# Jobs that come within this time of each other are a stream, and are claimed together every so often.
 STREAM_SECONDS = 0.004
 # The poll while transactions that may hold jobs are open. It doubles up to the longer one.
-FIRST_POLL = 0.05
-LAST_POLL = 1.0
+FIRST_POLL, LAST_POLL = 0.05, 1.0
 # Jobs that have waited here for this long are given back, so no wait is longer while there are any.
 SURPLUS_SECONDS = 1.0
 
@@ -44,64 +39,53 @@ class Memory:
     # The last claim, and the last claim that found jobs.
     claimed_at: float = -math.inf
     found_at: float = -math.inf
-    # Whether the last claim may have left jobs behind.
+    # Whether the last claim may have left jobs behind, and whether it found nothing.
     more: bool = True
-    # Whether the last claim found nothing.
     empty: bool = True
-    # The priority of the last job found.
+    # The priority of the last job found, and the time of the last urgent job.
     priority: int = 0
-    # The last single job that came while the worker was asleep: its time and its priority.
-    single_at: float = -math.inf
-    single_priority: int = 0
     urgent_at: float = -math.inf
     # Registered in the database: to be woken for every job, or only for jobs above a priority.
     asleep: bool = False
     above: int | None = None
-    # The pause before the next look for transactions that were open when the worker fell asleep; 0 if there
-    # are none.
+    # The pause before the next look for transactions that were open when it fell asleep; 0 without any.
     late: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """What does not change while the worker runs."""
+class State:
+    """The worker as the policy sees it. The first three fields stay as they are."""
 
     concurrency: int
     poll_interval: float
     listens: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """The worker as the policy sees it."""
-
-    now: float
-    memory: Memory
-    limits: Limits
-    running: int
-    buffered: int
-    unwritten: int
+    memory: Memory = Memory()
+    now: float = 0.0
+    running: int = 0
+    buffered: int = 0
+    unwritten: int = 0
     # Jobs per second.
-    pace: float
+    pace: float = 0.0
     # Whether there may be work that the last claim did not see.
-    hinted: bool
+    hinted: bool = False
     # The priority of the buffered job that starts last; None without one.
-    last: int | None
+    last: int | None = None
     # How many of the jobs that start next are more urgent than that one.
-    ahead: int
-
-    @property
-    def prefetch(self) -> int:
-        return min(int(self.pace * PREFETCH_SECONDS), MOST_PREFETCHED)
-
-    @property
-    def wanted(self) -> int:
-        """How many waiting jobs to hold: for the free slots, and as prefetch."""
-        return self.limits.concurrency - self.running + self.prefetch
+    ahead: int = 0
 
     @property
     def expects_urgent(self) -> bool:
         return self.now - self.memory.urgent_at < URGENT_SECONDS
+
+    @property
+    def last_priority(self) -> int:
+        return self.memory.priority if self.last is None else self.last
+
+    @property
+    def must_register(self) -> bool:
+        """Return whether the worker must say that only more urgent jobs are to wake it."""
+        above = self.memory.above
+        return self.listens and (above is None or self.last_priority < above)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +106,13 @@ class Register:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give back so many jobs that wait behind slow ones, for other workers."""
+
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait for a hint, or for a free slot while the buffer holds at most `low` jobs."""
 
@@ -129,66 +120,46 @@ class Wait:
     low: int = -1
 
 
-Decision = Claim | Register | Wait
+Decision = Claim | Register | GiveBack | Wait
 
 
 def decide(state: State) -> Decision:
     """Return the next step of the claimer."""
+    prefetch = min(int(state.pace * PREFETCH_SECONDS), MOST_PREFETCHED)
+    wanted = state.concurrency - state.running + prefetch
+    room, low = wanted - state.buffered, prefetch // 2
+    has_room = room > low  # a good batch fits, or the buffer is nearly empty
     if state.unwritten > MOST_UNWRITTEN:
         return Wait(FIRST_POLL)
-    low = state.prefetch // 2
-    room = state.wanted - state.buffered
-    has_room = room > low  # a good batch fits, or the buffer is nearly empty
-    if not has_room and state.hinted and state.memory.asleep:
-        return _full(state, low)  # others have to take the job: see there
-    if state.hinted and (state.expects_urgent or (state.last is not None and not has_room)):
-        above = min(state.limits.concurrency, state.wanted) - state.ahead
-        if above > 0:
-            return Claim(above, above=_last(state))
-    if not has_room:
-        return _full(state, low)
-    return _rest(state) or Claim(min(room, _batch(state)))
-
-
-def _full(state: State, low: int) -> Decision:
-    """Wait for a free slot."""
-    if _must_register(state):
-        # If the worker was woken, others have to take the job.
-        return Register(above=_last(state), pass_on=state.hinted and state.memory.asleep)
-    return Wait(state.limits.poll_interval, state.buffered if state.hinted else low)
-
-
-def _must_register(state: State) -> bool:
-    """Return whether a busy worker must say that only more urgent jobs are to wake it."""
-    above = state.memory.above
-    return state.limits.listens and (above is None or _last(state) < above)
-
-
-def _last(state: State) -> int:
-    return state.memory.priority if state.last is None else state.last
-
-
-def _batch(state: State) -> int:
-    if state.expects_urgent:
-        return URGENT_BATCH
-    return FIRST_BATCH if state.memory.empty or state.memory.asleep else BATCH
+    if state.buffered > prefetch and state.now - state.memory.found_at > SURPLUS_SECONDS:
+        return GiveBack(state.buffered - prefetch)
+    above = min(state.concurrency, wanted) - state.ahead
+    means_urgent = state.expects_urgent or (state.last is not None and not has_room)
+    # A full worker that was asleep passes the wake-up on first.
+    if state.hinted and means_urgent and above > 0 and (has_room or not state.memory.asleep):
+        return Claim(above, above=state.last_priority)
+    if has_room:
+        return _rest(state) or Claim(min(room, URGENT_BATCH if state.expects_urgent else BATCH))
+    if state.must_register:
+        return Register(above=state.last_priority, pass_on=state.hinted and state.memory.asleep)
+    return Wait(state.poll_interval, state.buffered if state.hinted else low)
 
 
 def _rest(state: State) -> Decision | None:
     """Return what comes before the next claim: a pause or a registration; None to claim now."""
     memory, since = state.memory, state.now - state.memory.claimed_at
-    streams = state.now - memory.found_at < STREAM_SECONDS
-    if streams and not memory.empty and (memory.more or state.hinted) and _must_register(state):
-        return Register(above=_last(state))  # further jobs like these need not send notifications
     if memory.more or state.hinted:
+        streams = state.now - memory.found_at < STREAM_SECONDS and not memory.empty
+        if streams and state.must_register:
+            return Register(above=state.last_priority)  # further jobs like these need not send notifications
         if state.expects_urgent and not state.hinted and since < URGENT_PAUSE:
             return Wait(URGENT_PAUSE - since)
         return None
     if not memory.empty and not memory.asleep:
         return Wait(STREAM_SECONDS - since) if since < STREAM_SECONDS else None
-    if state.limits.listens and not memory.asleep:
+    if state.listens and not memory.asleep:
         return Register()
-    pause = min(memory.late or math.inf, state.limits.poll_interval)
+    pause = min(memory.late or math.inf, state.poll_interval)
     if since < pause:
         return Wait(pause - since)
     return Register() if memory.late else None
@@ -207,12 +178,9 @@ def after_claim(memory: Memory, claim: Claim, jobs: list[Claimed], *, now: float
         return replace(memory, claimed_at=now, more=False, empty=True)
     first, last = jobs[0].priority, jobs[-1].priority
     more = len(jobs) == claim.amount or jobs[-1].suspect or sum(len(job.payload) for job in jobs) > MANY_BYTES
-    follows_single = last < memory.single_priority and now - memory.single_at < URGENT_SECONDS
-    if (hinted and first > last) or follows_single:
-        memory = replace(memory, urgent_at=now)
-    if memory.asleep and not more:
-        memory = replace(memory, single_at=now, single_priority=first)
-    return replace(memory, claimed_at=now, found_at=now, more=more, empty=False, priority=last)
+    urgent_at = now if hinted and first > last else memory.urgent_at
+    found = replace(memory, claimed_at=now, found_at=now, more=more, empty=False)
+    return replace(found, priority=last, urgent_at=urgent_at)
 
 
 def after_registration(memory: Memory, step: Register, *, late: bool) -> Memory:

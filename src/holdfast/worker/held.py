@@ -21,7 +21,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Literal
 
@@ -32,6 +32,7 @@ from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import WorkerLost
 from holdfast.worker.context import Context
 from holdfast.worker.context.notes import Note
+from holdfast.worker.pace import Pace
 
 # While a transaction holds an old snapshot, each claim scans all jobs claimed since the heads last moved.
 ADVANCE_JOBS = 4000
@@ -91,8 +92,7 @@ class HeldJobs:
         self.claim_doubted_at = -math.inf
         # Until then more urgent jobs are expected, because some have just come.
         self.urgent_until = -math.inf
-        # Jobs that ended since the claimer last measured the pace.
-        self.ended = 0
+        self.pace = Pace()
         # A slot that comes free wakes the claimer only if the buffer holds no more jobs than this.
         self.low = 0
         # Jobs claimed since the heads were last moved.
@@ -128,7 +128,7 @@ class HeldJobs:
 
     def freed(self) -> None:
         """Note that a slot has come free."""
-        self.ended += 1
+        self.pace.jobs += 1
         if len(self.buffer) <= self.low:
             self.claim_now.set()
 
@@ -144,8 +144,25 @@ class HeldJobs:
         """Return how many jobs have ended and are not yet reported."""
         return len(self.jobs) - len(self.buffer) - len(self.running)
 
+    @contextlib.contextmanager
+    def claiming(self, lease: str) -> Iterator[None]:
+        """Note that a claim is under way."""
+        self.in_flight.add(lease)
+        try:
+            yield
+        except BaseException:
+            # It may have succeeded. The keeper gives back jobs held under a lease that is unknown here.
+            self.claim_doubted_at = time.monotonic()
+            self.hinted = True  # so that the next step claims again
+            raise
+        finally:
+            self.in_flight.discard(lease)
+            self.changed.set()  # a drain may be waiting for this claim to return nothing
+
     def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
         """Add the jobs of a claim and return them; none if everything was dropped while it was under way."""
+        if jobs and not self.jobs:
+            self.pace.begin()
         with self._lock:
             if lease not in self.in_flight:
                 return []
@@ -205,20 +222,21 @@ class HeldJobs:
             self._idle_slots.append(called)
             await called
 
-    def first(self, amount: int) -> list[Claimed]:
-        """Return the jobs that start next."""
+    def last_priority(self) -> int | None:
+        """Return the priority of the job that starts after all others."""
         with self._lock:
-            return list(islice(self.buffer, amount))
+            return self.buffer[-1].priority if self.buffer else None
 
-    def last(self) -> Claimed | None:
-        """Return the job that starts after all others."""
+    def count_ahead(self, amount: int) -> int:
+        """Return how many of the jobs that start next go before the last one because they are more urgent."""
         with self._lock:
-            return self.buffer[-1] if self.buffer else None
+            last = self.buffer[-1].priority if self.buffer else 0
+            return sum(job.suspect or job.priority > last for job in islice(self.buffer, amount))
 
-    def take_surplus(self, amount: int) -> list[Claimed]:
-        """Take the last jobs out of the buffer, so that `amount` are left."""
+    def take_last(self, amount: int) -> list[Claimed]:
+        """Take so many jobs out of the buffer: those that would start last."""
         with self._lock:
-            return [self.buffer.pop() for _ in range(len(self.buffer) - amount)]
+            return [self.buffer.pop() for _ in range(min(amount, len(self.buffer)))]
 
     def wake_slots(self) -> None:
         """Wake as many idle slots as there are jobs for them."""

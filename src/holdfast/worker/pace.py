@@ -16,24 +16,24 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._jobs = 0
-        self._per_second = 0.0
+        # Jobs that ended since the rate was last read.
+        self.jobs = 0
+        self.per_second = 0.0
         self._since = time.monotonic()
         self._window = RATE_WINDOW
 
     def begin(self) -> None:
         """Start again after an idle period, which must not count."""
-        self._jobs, self._since, self._window = 0, time.monotonic(), FIRST_RATE_WINDOW
+        self.jobs, self._since, self._window = 0, time.monotonic(), FIRST_RATE_WINDOW
 
-    def after(self, jobs: int) -> float:
-        """Return the rate, given how many jobs have ended since the last call."""
-        self._jobs += jobs
+    def measure(self) -> float:
+        """Read the rate anew if enough time has passed, and return it."""
         elapsed = time.monotonic() - self._since
-        if elapsed >= RATE_WINDOW or (elapsed >= self._window and self._jobs >= ENOUGH_JOBS):
+        if elapsed >= RATE_WINDOW or (elapsed >= self._window and self.jobs >= ENOUGH_JOBS):
             # The longer the window, the less the earlier rate counts. Each of the first windows replaces the
             # rate.
             weight = min(max(elapsed, 0.5), 1.0) if self._window == RATE_WINDOW else 1.0
-            self._per_second = (1 - weight) * self._per_second + weight * self._jobs / elapsed
-            self._jobs, self._since = 0, time.monotonic()
+            self.per_second = (1 - weight) * self.per_second + weight * self.jobs / elapsed
+            self.jobs, self._since = 0, time.monotonic()
             self._window = min(self._window * 4, RATE_WINDOW)
-        return self._per_second
+        return self.per_second

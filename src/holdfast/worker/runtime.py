@@ -54,7 +54,7 @@ from holdfast.values.errors import (
     WorkerLost,
 )
 from holdfast.worker.claimer import Claimer
-from holdfast.worker.demand import Limits
+from holdfast.worker.demand import State
 from holdfast.worker.duties import LONGEST_PAUSE, Duties
 from holdfast.worker.executor import Executor
 from holdfast.worker.finisher import Finisher
@@ -121,11 +121,7 @@ class Runtime:
         self._claimer = Claimer(
             self._claim_session,
             held,
-            Limits(
-                options.concurrency,
-                self._poll_interval,
-                listens=options.notify,
-            ),
+            State(options.concurrency, self._poll_interval, options.notify),
             queues=options.queues,
             tasks=registry.names(),
         )
@@ -339,7 +335,7 @@ class Runtime:
     async def _claim(self) -> float:
         try:
             pause = await self._claimer.step()
-            self._millisecond_timer.adjust(self._claimer.jobs_per_second)
+            self._millisecond_timer.adjust(self._held.pace.per_second)
             self._last_error = None
             return pause  # noqa: TRY300 - the handlers below are for step() alone
         except NotReady as error:
