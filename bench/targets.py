@@ -111,6 +111,10 @@ TARGETS: list[Target] = [
         0.7,
         _own("spread", "skewed_ratio"),
     ),
+    _at_least(
+        "jobs that compute for 200 µs: 2 processes at least 1.5× one", 1.5, _own("cores", "compute_ratio")
+    ),
+    _at_least("no-op jobs: 2 processes no slower than one", 1.0, _own("cores", "noop_ratio")),
     _at_least("bulk enqueue: at least 1.5× the best peer", 1.5, _over_best("enqueue_bulk")),
     _at_least(
         "single enqueue: at least 0.95× the best PostgreSQL peer",

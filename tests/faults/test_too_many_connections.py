@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 import psycopg
@@ -10,7 +10,9 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState, Retry, embedded
 from holdfast.database import outage, spare
+from holdfast.database.outage import Refusals
 from holdfast.errors import TooManyConnections
+from holdfast.telemetry import subscribe
 from holdfast.testing import SETTINGS
 from holdfast.testing.homes import temporary_home
 from holdfast.values.call import Call, Function, one
@@ -192,3 +194,18 @@ def test_a_session_that_stands_in_hears_notifications_and_waits_for_the_disk(
 
     asyncio.run(main())
     pooled.close()
+
+
+def test_two_connections_that_are_refused_together_warn_once(told: Told) -> None:
+    refusals, error = Refusals(), TooManyConnections("sorry, too many clients already")
+
+    def refuse_another(event: str, _fields: Mapping[str, object]) -> None:
+        if event == "connections.refused":
+            refusals.warn(error)  # as the keeper's thread may do meanwhile
+
+    unsubscribe = subscribe(refuse_another)
+    try:
+        refusals.warn(error)
+    finally:
+        unsubscribe()
+    assert len(told.named("connections.refused")) == 1

@@ -36,13 +36,15 @@ class Refusals:
     """Warns that the server has no connection left: once, however many calls of the process find that."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._warn_at = -math.inf
 
     def warn(self, error: TooManyConnections, **fields: str) -> None:
-        now = time.monotonic()
-        if now >= self._warn_at:
+        with self._lock:
+            now, warn_at = time.monotonic(), self._warn_at
+            self._warn_at = now + REFUSED_SECONDS
+        if now >= warn_at:
             emit("connections.refused", **fields, needs="1 when idle, 3 when busy", error=error)
-        self._warn_at = now + REFUSED_SECONDS
 
 
 class Outage:

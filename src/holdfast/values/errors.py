@@ -272,7 +272,7 @@ class TooManyConnections(DatabaseUnavailable):
     """The server, or the pooler before it, has no connection left for this process."""
 
     hint = (
-        "Raise max_connections on the server, or run fewer workers: an idle worker holds 2, a busy one 3 and "
+        "Raise max_connections on the server, or run fewer workers: an idle worker holds 1, a busy one 3 and "
         "those of its handlers."
     )
 
