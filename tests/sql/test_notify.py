@@ -132,6 +132,7 @@ def test_a_sleeper_hears_of_jobs_behind_a_head_when_claims_come_to_them(
 def test_a_busy_worker_hears_only_of_what_goes_before_the_jobs_it_has(sql: Session, listen: Listen) -> None:
     worker = sql.value("register", queues=["mail"])
     assert sql.value("sleep", worker=worker, above=100) is False, "it has work, so it need not look again"
+    sql.value("sleep", worker=sql.value("register", queues=["other"]))  # so that every enqueue has to look
     heard = listen("mail")
     for way in (enqueue, enqueue_three):
         way(sql, priority=99)

@@ -1,10 +1,10 @@
 """The policy of the claimer, one rule a row. The id of each row is the promise."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.operations.claiming import Claimed
 from holdfast.worker import demand

@@ -5,6 +5,7 @@ import os
 import platform
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -228,11 +229,14 @@ def _when_connected(hf: Holdfast, make: Callable[[], Worker]) -> Worker:
 @contextmanager
 def _exiting_on_sigterm() -> Iterator[None]:
     """Exit with 0 on SIGTERM. Without a handler, process 1 of a container would ignore the signal."""
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 def _number(value: Any) -> Any:

@@ -142,15 +142,15 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
                 self._report_failure(error)
                 raise
             except HoldfastError:
-                self._report_answer()
+                self.report_answer()
                 raise
-            self._report_answer()
+            self.report_answer()
             self._used_at = time.monotonic()
             return answer
 
-    async def run_as(self, call: Call[T], settings: Settings | None) -> T:
+    async def run_as(self, call: Call[T], settings: Settings | None, *, deadline: float | None = None) -> T:
         """Run a call for another session, which has these settings and no connection."""
-        return await self.run(call, settings=settings)
+        return await self.run(call, settings=settings, deadline=deadline)
 
     async def close_unused(self, seconds: float) -> None:
         """Close the connection if no call has used it for this long. The next call opens another."""
@@ -161,7 +161,8 @@ class Session(_TimedConnection[LibpqAsyncConnection]):
         self._outage.failed(self._purpose, error, made=self._outages_before)
         self._outages_before = None
 
-    def _report_answer(self) -> None:
+    def report_answer(self) -> None:
+        """Note that the database has answered, so that an outage of this connection ends."""
         if self._outage.failing:
             self._outage.recovered(self._purpose)
 

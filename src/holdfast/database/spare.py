@@ -21,7 +21,9 @@ UNUSED_SECONDS = 10.0
 class StandIn(Protocol):
     """Runs a call on another session. With settings it is a transaction that has them."""
 
-    def __call__(self, call: Call[T], settings: Settings | None) -> Coroutine[Any, Any, T]: ...
+    def __call__(
+        self, call: Call[T], settings: Settings | None, *, deadline: float | None = None
+    ) -> Coroutine[Any, Any, T]: ...
 
 
 class SparedSession:

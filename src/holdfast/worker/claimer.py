@@ -2,9 +2,10 @@
 
 import asyncio
 import time
-from dataclasses import replace
 from functools import partial
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from holdfast.database import Session
 from holdfast.operations import claiming, workers
@@ -73,9 +74,11 @@ class Claimer:
         )
 
     async def _claim_more(self, claim: Claim) -> None:
-        held = self._held
+        held, before = self._held, self._state.memory
         hinted, held.hinted = held.hinted, False
         jobs = await self._claim(claim)
+        if jobs and (before.empty or before.asleep):
+            held.pace.begin()
         # The registration may have been forgotten meanwhile.
         memory, now = self._state.memory, time.monotonic()
         self._remember(demand.after_claim(memory, claim, jobs, now=now, hinted=hinted))

@@ -10,7 +10,9 @@ A pure function of a small frozen state, so every rule here is tested as a row o
 """
 
 import math
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from holdfast.operations.claiming import Claimed
 
@@ -32,8 +34,9 @@ FIRST_POLL, LAST_POLL = 0.05, 1.0
 SURPLUS_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+# These are msgspec structs, because each job that comes alone waits for them: one takes 0.2 µs to make, and a
+# dataclass 2 µs.
+class Memory(msgspec.Struct, frozen=True):
     """What the worker remembers of its claims, and what it has registered."""
 
     # The last claim, and the last claim that found jobs.
@@ -52,8 +55,7 @@ class Memory:
     late: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """The worker as the policy sees it. The first three fields stay as they are."""
 
     concurrency: int
@@ -88,16 +90,14 @@ class State:
         return self.listens and (above is None or self.last_priority < above)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """Claim up to `amount` jobs; with `above`, only more urgent ones."""
 
     amount: int
     above: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(msgspec.Struct, frozen=True):
     """Tell the database for which jobs to wake the worker: all, or those above a priority."""
 
     above: int | None = None
@@ -105,15 +105,13 @@ class Register:
     pass_on: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GiveBack:
+class GiveBack(msgspec.Struct, frozen=True):
     """Give back so many jobs that wait behind slow ones, for other workers."""
 
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Wait for a hint, or for a free slot while the buffer holds at most `low` jobs."""
 
     seconds: float

@@ -84,10 +84,11 @@ class Duties:
 
     def look_soon(self) -> None:
         """Look when the next job and the next schedule are due. A notification said that this has changed."""
-        self._start_in("fire", PROMOTE_TOGETHER_SECONDS)
+        if not self._failures["fire"]:  # otherwise it is tried again after its pause
+            self._start_in("fire", PROMOTE_TOGETHER_SECONDS)
         if self.is_behind:
             self._look_again = True  # the next batch comes soon anyway; look after the last one
-        else:
+        elif not self._failures["promote"]:
             self._start_in("promote", PROMOTE_TOGETHER_SECONDS)
 
     async def do_duties(self) -> float:

@@ -161,8 +161,6 @@ class HeldJobs:
 
     def take(self, lease: str, jobs: list[Claimed]) -> list[Claimed]:
         """Add the jobs of a claim and return them; none if everything was dropped while it was under way."""
-        if jobs and not self.jobs:
-            self.pace.begin()
         with self._lock:
             if lease not in self.in_flight:
                 return []
@@ -170,13 +168,13 @@ class HeldJobs:
             # Not earlier, because the keeper would treat these jobs as unknown.
             self.in_flight.discard(lease)
             self._sort_in(jobs)
+        self.wake_slots()  # before all others, so that the handlers run first
         if jobs:
             self.idle.clear()
             self.arrived.set()
             self.claimed += len(jobs)
             if self.claimed >= ADVANCE_JOBS:
                 self.advance_now.set()
-        self.wake_slots()
         return jobs
 
     def take_unstarted(self) -> tuple[list[Claimed], list[str]]:

@@ -18,6 +18,7 @@ jobs. An idle worker does everything on the connection that claims and listens, 
 
 import asyncio
 import contextlib
+import math
 import sys
 import threading
 import time
@@ -42,6 +43,9 @@ T = TypeVar("T")
 FLUSH_SECONDS = 0.5
 # Settings for what must not be lost if the server crashes: events and reports wait for the disk.
 DURABLE: Settings = ()
+# A duty that takes longer keeps claims waiting. So the duties of the next minute run apart from them.
+SLOW_SECONDS = 0.1
+APART_SECONDS = 60.0
 # How long such a duty may still take when the thread ends.
 END_SECONDS = 1.0
 # How long the loop is blocked before it is logged, and before jobs that have not started are released.
@@ -74,6 +78,10 @@ class Keeper:
         self._worker = ""
         self._beats = 0
         self._last_beat: datetime | None = None
+        # The clock of the server minus that of this machine.
+        self._offset = 0.0
+        # Until then even an idle worker runs its duties on the keeper's connection.
+        self._apart_until = -math.inf
         self._session: SparedSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
@@ -99,7 +107,14 @@ class Keeper:
     async def run(self, call: Call[T]) -> T:
         """Run a duty. Only the worker's loop calls this."""
         async with self._one_at_a_time:  # so that no more than one duty delays a heartbeat
-            return await (self._run(call) if self._held.jobs else self._stand_in(call, None))
+            begun = time.monotonic()
+            if self._held.jobs or begun < self._apart_until:
+                return await self._run(call)
+            try:
+                return await self._stand_in(call, None, deadline=self._duty_deadline)
+            finally:
+                if time.monotonic() - begun > SLOW_SECONDS:
+                    self._apart_until = time.monotonic() + APART_SECONDS
 
     async def _run(self, call: Call[T]) -> T:
         loop, me = self._loop, asyncio.current_task()
@@ -108,7 +123,8 @@ class Keeper:
         try:
             # The timeout is for the moment in which the thread ends.
             async with asyncio.timeout(2 * self._duty_deadline):
-                asked = self._ask(call, deadline=self._duty_deadline)
+                assert self._session is not None  # noqa: S101 - the thread has one while it runs
+                asked = self._session.run(call, deadline=self._duty_deadline)
                 return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, loop))
         except (TimeoutError, RuntimeError):
             raise _registering() from None
@@ -124,12 +140,16 @@ class Keeper:
             # The timeout is for a loop that is blocked just now.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._deadline):
-                    return await self._ask_instead(call, settings)
+                    answer = await self._ask_instead(call, settings)
+                self._session.own.report_answer()  # it may have failed, and is not used now
+                return answer
         return await self._session.run(call, deadline=deadline, settings=settings)
 
-    async def _ask_instead(self, call: Call[T], settings: Settings | None) -> T:
-        asked = asyncio.run_coroutine_threadsafe(self._stand_in(call, settings), self._worker_loop)
-        return await asyncio.wrap_future(asked)
+    async def _ask_instead(
+        self, call: Call[T], settings: Settings | None, *, deadline: float | None = None
+    ) -> T:
+        asked = self._stand_in(call, settings, deadline=deadline)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._worker_loop))
 
     async def stop(self) -> None:
         loop, self._loop = self._loop, None
@@ -184,8 +204,9 @@ class Keeper:
         said_at = time.time()
         self._last_beat = await self._ask(heartbeat, deadline=deadline)
         seconds = time.monotonic() - sent
-        offset = self._last_beat.timestamp() - said_at - seconds / 2
-        emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=offset)
+        if seconds <= SLOW_SECONDS:  # a heartbeat that had to wait says little about the clock
+            self._offset = self._last_beat.timestamp() - said_at - seconds / 2
+        emit("heartbeat.accepted", worker=self._worker, seconds=seconds, offset=self._offset)
         late = time.monotonic() > self._held.lease_valid_until
         self._held.lease_valid_until = sent + self._lease_time
         if late:

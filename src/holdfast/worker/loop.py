@@ -42,6 +42,7 @@ async def every(
         except WorkerLost:
             raise
         except Exception as error:  # noqa: BLE001 - a bug in one duty must not end the worker
+            wake.clear()  # the failure itself may have set it during the step
             failures, last_error = failures + 1, error
             pause = _pause(failures, seconds)
             kind = "failed" if isinstance(error, HoldfastError) else "broken"

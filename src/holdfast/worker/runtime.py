@@ -71,6 +71,8 @@ T = TypeVar("T")
 _VERSION = version("holdfast")
 DEREGISTER_SECONDS = 10.0
 STOP_NOW_SECONDS = 1.0
+# Settings for calls that happen once: they wait for locks until their deadline, but not for the disk.
+PATIENT = (("lock_timeout", "0"), ("synchronous_commit", "off"))
 # The deadline of one call lies between these. A silent database costs a worker at most its lease, and an
 # overloaded database gets at least 3 seconds.
 DEADLINES = (3.0, 30.0)
@@ -292,7 +294,7 @@ class Runtime:
         pauses = connect_pauses()
         while True:
             with contextlib.suppress(TooManyConnections):
-                return await self._claim_session.run(call)
+                return await self._claim_session.run(call, settings=PATIENT)
             await asyncio.sleep(next(pauses))
 
     async def _register_again(self) -> float:
@@ -451,8 +453,8 @@ class Runtime:
                 # given back too, although their claim has recorded a start.
                 held, ever = list(self._held.jobs), datetime.max.replace(tzinfo=UTC)
                 disown = workers.disown(worker, held, [], before=ever)
-                await self._claim_session.run(disown, deadline=timeout)
-            await self._claim_session.run(workers.leave(worker), deadline=timeout)
+                await self._claim_session.run(disown, deadline=timeout, settings=PATIENT)
+            await self._claim_session.run(workers.leave(worker), deadline=timeout, settings=PATIENT)
         except Exception as error:  # noqa: BLE001 - other workers notice when the lease has expired
             emit("leave.failed", worker=worker, error=error)
 

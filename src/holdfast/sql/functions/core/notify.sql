@@ -58,6 +58,9 @@ create or replace function holdfast.wake(queue text, task text, priority integer
 returns void
 language plpgsql volatile
 as $$
+declare
+  chosen record;
+  woken bigint := 0;
 begin
   if current_setting('holdfast.notify', true) = 'off' or pg_notification_queue_usage() >= 0.5 then
     return;
@@ -68,28 +71,27 @@ begin
     from unnest(array[wake.queue, '*', '+']) c (name);
     return;
   end if;
-  perform pg_notify(c.channel, case when c.alone and wake.jobs = 0 then '' else wake.queue end)
-  from (
-    with sleepers as materialized (
-      select s.channel, s.queues is null as of_all, s.above is not null as busy,
-        s.heartbeat_at < holdfast.clock() - s.lease_time / 4 as silent
-      from holdfast.sleeper s
-      where (s.queues is null or wake.queue = any(s.queues))
-        and (s.tasks is null or wake.task = any(s.tasks))
-        and (s.above is null or wake.priority > s.above)
-    )
-    (
-      select s.channel, true as alone
-      from sleepers s
-      where s.channel is not null
-      order by s.silent, s.busy, random()
-      limit greatest(wake.jobs, 1) + 1
-    )
-    union all
-    select distinct holdfast.channel(case when s.of_all then '*' else wake.queue end), false
-    from sleepers s
-    where s.channel is null
-  ) c;
+  -- A plain scan and a sort: every job that comes alone waits for this.
+  for chosen in
+    select s.channel, s.queues is null as of_all
+    from holdfast.sleeper s
+    where (s.queues is null or wake.queue = any(s.queues))
+      and (s.tasks is null or wake.task = any(s.tasks))
+      and (s.above is null or wake.priority > s.above)
+    order by
+      s.channel is not null,
+      s.heartbeat_at < holdfast.clock() - s.lease_time / 4,
+      s.above is not null,
+      random()
+  loop
+    if chosen.channel is null then -- PostgreSQL sends the same notification once
+      perform pg_notify(holdfast.channel(case when chosen.of_all then '*' else wake.queue end), wake.queue);
+    else
+      exit when woken > greatest(wake.jobs, 1);
+      woken := woken + 1;
+      perform pg_notify(chosen.channel, case when wake.jobs = 0 then '' else wake.queue end);
+    end if;
+  end loop;
 end
 $$;
 comment on function holdfast.wake(text, text, integer, bigint) is
