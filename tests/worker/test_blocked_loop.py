@@ -234,8 +234,7 @@ def test_a_job_goes_either_to_a_slot_or_to_the_keeper() -> None:
             except IndexError:
                 break
         taken.extend(job.id for job in held.take_last(20))
-        held.last_priority()
-        held.count_ahead(5)
+        held.order(5)
         held.cancel({f"{round_}.7": "lease"})
     over.set()
     keeper.join()

@@ -61,6 +61,7 @@ class Claimer:
 
     def _look(self) -> None:
         held = self._held
+        last, ahead = held.order(self._state.concurrency if held.hinted else 0)
         self._state = replace(
             self._state,
             now=time.monotonic(),
@@ -69,8 +70,8 @@ class Claimer:
             unwritten=held.unwritten,
             pace=held.pace.measure(),
             hinted=held.hinted,
-            last=held.last_priority(),
-            ahead=held.count_ahead(self._state.concurrency) if held.hinted else 0,
+            last=last,
+            ahead=ahead,
         )
 
     async def _claim_more(self, claim: Claim) -> None:

@@ -99,7 +99,8 @@ class Finisher:
 
     async def _write(self, reports: Sequence[Report]) -> None:
         begun = time.monotonic()
-        locked = await self._write_notes(reports)
+        with_notes = [report for report in reports if report.events or report.note is not None]
+        locked = await self._write_notes(with_notes) if with_notes else set[str]()
         ready = [report for report in reports if report.id not in locked] if locked else reports
         refused = list[Refusal]()
         if ready:
@@ -154,9 +155,8 @@ class Finisher:
         A repeated call writes no event twice, because events are numbered. Jobs that are no longer held are
         skipped. Returns the jobs that another transaction has locked.
         """
-        with_notes = [report for report in reports if report.events or report.note is not None]
-        started = [report for report in with_notes if report.seconds is not None]
-        events = [event for report in with_notes for event in report.events]
+        started = [report for report in reports if report.seconds is not None]
+        events = [event for report in reports for event in report.events]
         notes = [report.note for report in reports if report.note is not None]
         locked = set[str]()
         try:

@@ -220,16 +220,16 @@ class HeldJobs:
             self._idle_slots.append(called)
             await called
 
-    def last_priority(self) -> int | None:
-        """Return the priority of the job that starts after all others."""
-        with self._lock:
-            return self.buffer[-1].priority if self.buffer else None
+    def order(self, amount: int) -> tuple[int | None, int]:
+        """Return the priority of the job that starts last, and how many of the next jobs go before it.
 
-    def count_ahead(self, amount: int) -> int:
-        """Return how many of the jobs that start next go before the last one because they are more urgent."""
+        `amount` jobs start next. Those that are more urgent count.
+        """
         with self._lock:
-            last = self.buffer[-1].priority if self.buffer else 0
-            return sum(job.suspect or job.priority > last for job in islice(self.buffer, amount))
+            if not self.buffer:
+                return None, 0
+            last = self.buffer[-1].priority
+            return last, sum(job.suspect or job.priority > last for job in islice(self.buffer, amount))
 
     def take_last(self, amount: int) -> list[Claimed]:
         """Take so many jobs out of the buffer: those that would start last."""
