@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from holdfast.operations.base import Namespace, operation, twin
 from holdfast.values import limits
 from holdfast.values.call import Call, function
-from holdfast.values.renamed import renamed
 
 _audit_log = function(
     "audit_log",
@@ -32,7 +31,6 @@ class Audit(Namespace):
     called = "list(…)"
 
     @operation
-    @renamed(amount="limit")
     def list(
         self,
         *,

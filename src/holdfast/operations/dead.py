@@ -11,7 +11,6 @@ from holdfast.values import limits
 from holdfast.values.call import Call, function, nothing, one
 from holdfast.values.errors import UnknownOption
 from holdfast.values.job import JobSnapshot, JobState
-from holdfast.values.renamed import renamed
 
 _FILTER = "queue text, task text, error text, died_after timestamptz, died_before timestamptz, amount integer"
 _replay = function("replay", "id uuid, start_over boolean")
@@ -48,7 +47,6 @@ class Dead(Namespace):
     areplay = twin(replay)
 
     @operation
-    @renamed(amount="limit")
     def replay_many(
         self,
         *,
@@ -76,7 +74,6 @@ class Dead(Namespace):
     apurge = twin(purge)
 
     @operation
-    @renamed(amount="limit")
     def purge_many(
         self, *, everything: bool = False, limit: int | None = None, **which: Unpack[DeadFilter]
     ) -> Call[int]:
@@ -91,7 +88,6 @@ class Dead(Namespace):
     apurge_many = twin(purge_many)
 
     @operation
-    @renamed(amount="limit")
     def list(self, *, limit: int = 50, **which: Unpack[DeadFilter]) -> Call["list[JobSnapshot]"]:
         """Return the matching dead jobs, latest first."""
         return _list_dead(read_snapshots, *_filter_values("list", which, limit))

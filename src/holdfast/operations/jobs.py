@@ -14,7 +14,6 @@ from holdfast.values.call import Call, Rows, function, interval, one
 from holdfast.values.encoding import shown
 from holdfast.values.errors import suggest
 from holdfast.values.job import JobSnapshot, JobState
-from holdfast.values.renamed import renamed
 
 if TYPE_CHECKING:
     from holdfast.operations.job import Job
@@ -261,7 +260,6 @@ class Jobs(Namespace):
         return await arun_steps(steps, self.carrier)
 
     @operation
-    @renamed(amount="limit")
     def list(
         self,
         *,

@@ -29,7 +29,6 @@ from holdfast.values import limits
 from holdfast.values.call import Call, Rows, column, function, one
 from holdfast.values.encoding import shown
 from holdfast.values.errors import BadArguments, BadValue
-from holdfast.values.renamed import renamed
 from holdfast.values.schedule import check_times
 
 _add_schedule = function("add_schedule", f"{PARAMETERS}, declared boolean")
@@ -143,7 +142,6 @@ class Schedules(Namespace):
     arun = twin(run)
 
     @operation
-    @renamed(amount="limit")
     def upcoming(self, name: str, limit: int = 5) -> Call["list[datetime]"]:
         """Return the next times of a schedule. A paused schedule has none."""
         return _upcoming(column, name, limit)
