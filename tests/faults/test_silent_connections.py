@@ -53,15 +53,14 @@ def test_a_silent_connection_is_replaced(
     until: Until,
     quick_deadlines: None,
 ) -> None:
-    work(far)
-    # The silence may meet a claim, or the word that the worker sleeps.
-    noticed = {"claimer": {"claim.failed", "claimer.failed"}, "finisher": {"finisher.failed"}}
-    for purpose, events in noticed.items():
+    work(far, lease_time=3)
+    # The silence of the claimer may meet a claim, a registration, a heartbeat or a duty.
+    for purpose, noticed in {"claimer": "listener.lost", "finisher": "finisher.failed"}.items():
         first = noop()
         until(lambda first=first: first.refresh().state is JobState.COMPLETED)
         proxy.silence(purpose)
         job = noop()
-        until(lambda events=events: any(told.named(event) for event in events))
+        told.wait_for(noticed)
         until(lambda job=job: job.refresh().state is JobState.COMPLETED)
         assert job.refresh().attempt == 1
 
