@@ -3,14 +3,14 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Job, JobState
+from holdfast import Holdfast, Job, JobState, subscribe
 from holdfast.worker import runtime
 from tests.faults.proxy import Proxy
 from tests.fixtures import Ask, StartWorker, Until
@@ -53,15 +53,14 @@ def test_a_silent_connection_is_replaced(
     until: Until,
     quick_deadlines: None,
 ) -> None:
-    work(far)
-    # The silence may meet a claim, or the word that the worker sleeps.
-    noticed = {"claimer": {"claim.failed", "claimer.failed"}, "finisher": {"finisher.failed"}}
-    for purpose, events in noticed.items():
+    work(far, lease_time=3)
+    # The silence of the claimer may meet a claim, a registration, a heartbeat or a duty.
+    for purpose, noticed in {"claimer": "listener.lost", "finisher": "finisher.failed"}.items():
         first = noop()
         until(lambda first=first: first.refresh().state is JobState.COMPLETED)
         proxy.silence(purpose)
         job = noop()
-        until(lambda events=events: any(told.named(event) for event in events))
+        told.wait_for(noticed)
         until(lambda job=job: job.refresh().state is JobState.COMPLETED)
         assert job.refresh().attempt == 1
 
@@ -147,6 +146,33 @@ def test_a_silent_heartbeat_costs_neither_the_lease_nor_the_jobs(
     assert told.named("worker.lost") == []
     assert told.named("loop.blocked") == []
     worker.end()
+
+
+def test_an_outage_ends_with_the_job_that_needed_the_connection(
+    far: Holdfast, proxy: Proxy, work: StartWorker, told: Told, until: Until
+) -> None:
+    """An idle worker does not use the keeper's connection, so that one cannot show that it works again."""
+    gate = threading.Event()
+
+    @far.task(name="wait")
+    async def wait() -> None:
+        await asyncio.to_thread(gate.wait)
+
+    def end_job(event: str, _fields: Mapping[str, object]) -> None:
+        if event == "database.lost":  # told by the keeper's thread, which does nothing else meanwhile
+            gate.set()
+            told.wait_for("jobs.finished")
+
+    unsubscribe = subscribe(end_job)
+    try:
+        work(far, lease_time=3)
+        told.wait_for("heartbeat.accepted", 2)  # after its first duties, which would use the connection again
+        wait.enqueue()
+        until(lambda: proxy.lines("keeper"))
+        proxy.cut("keeper")
+        told.wait_for("database.back")
+    finally:
+        unsubscribe()
 
 
 def test_an_idle_worker_whose_only_connection_is_silent_keeps_its_lease(

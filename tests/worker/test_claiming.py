@@ -11,7 +11,8 @@ import pytest
 
 from holdfast import Context, Holdfast, JobState
 from holdfast.operations import claiming
-from holdfast.worker import claimer, demand
+from holdfast.worker import claimer, demand, pace
+from holdfast.worker.held import HeldJobs
 from tests.fixtures import Ask, AsyncTask, Counts, Drain, StartWorker, Until
 from tests.waiting import Told
 
@@ -366,6 +367,37 @@ def test_a_thousand_jobs_take_few_round_trips(hf: Holdfast, drain: Drain, carrie
     drain()
     assert carried["claim"] < 60
     assert carried["finish"] < 60
+
+
+def test_the_pace_begins_again_only_after_a_claim_that_found_nothing(
+    hf: Holdfast, note: AsyncTask[None], ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with one slot often holds no job when it claims the next one, and still must know its pace."""
+    begins: list[None] = []
+    monkeypatch.setattr(pace.Pace, "begin", lambda _pace: begins.append(None))
+
+    async def main() -> None:
+        session, jobs = hf.database.session(), HeldJobs()
+        jobs.worker = str(ask("select holdfast.register()")[0][0])
+        its = claimer.Claimer(session, jobs, demand.State(1, 60, listens=False), queues=None, tasks=["note"])
+
+        async def claim() -> tuple[int, int]:
+            """Claim, and return how many jobs came, and how often the pace has begun again."""
+            assert await its.step() == 0
+            came = len(jobs.jobs)
+            jobs.drop_all()
+            return came, len(begins)
+
+        try:
+            hf.enqueue_many(note.call("at first") for _ in range(2))
+            assert [await claim() for _ in range(3)] == [(1, 1), (1, 1), (0, 1)]
+            note.enqueue("later")
+            jobs.hint()
+            assert await claim() == (1, 2)
+        finally:
+            await session.close()
+
+    asyncio.run(main())
 
 
 def test_a_lone_job_is_reported_at_once(hf: Holdfast, work: StartWorker, until: Until) -> None:

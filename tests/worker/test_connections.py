@@ -4,9 +4,10 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import psycopg
 import pytest
 
-from holdfast import Holdfast
+from holdfast import Holdfast, JobState
 from holdfast.worker import keeper, runtime
 from tests.fixtures import Ask, StartWorker, Until
 
@@ -83,3 +84,25 @@ def test_the_connections_that_running_jobs_need_are_closed_when_they_are_unused(
         until(lambda: "holdfast keeper" in connections(), say=connections)
         gate.set()
         until(lambda: connections() == IDLE, say=connections)
+
+
+def test_a_slow_duty_of_an_idle_worker_keeps_claims_waiting_only_once(
+    hf: Holdfast, work: StartWorker, holdfast_dsn: str, until: Until, ask: Ask
+) -> None:
+    @hf.task(name="note")
+    async def note() -> None: ...
+
+    ask("alter function holdfast.do_duties() rename to do_duties_at_once")
+    ask("create function holdfast.do_duties() returns table (duty text, wait interval, done integer) "
+        "language sql as $$ select pg_advisory_xact_lock(27); select * from holdfast.do_duties_at_once() "
+        "$$")  # fmt: skip
+    waiting = (
+        "select application_name from pg_stat_activity "
+        "where datname = current_database() and wait_event = 'advisory'"
+    )
+    with psycopg.connect(holdfast_dsn) as other:
+        other.execute("select pg_advisory_xact_lock(27)")
+        work(lease_time=3, poll_interval=60)  # the lock_timeout of this lease is 250 ms
+        until(lambda: ask(waiting) == [("holdfast keeper",)], say=lambda: ask(waiting))
+        job = note.enqueue()
+        until(lambda: job.refresh().state is JobState.COMPLETED)

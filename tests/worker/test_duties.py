@@ -345,6 +345,26 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf: Holdfast, 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        "fire() returns interval",
+        "promote(amount integer default 2000, also_fire boolean default true) returns interval",
+    ],
+    ids=["fire", "promote"],
+)
+def test_a_duty_that_costs_an_idle_worker_its_connection_is_repeated_after_pauses(
+    work: StartWorker, ask: Ask, told: Told, function: str
+) -> None:
+    """A worker that reconnects looks when the next job is due, and that look fails again."""
+    ask(f"create or replace function holdfast.{function} language plpgsql as "
+        "$$ begin raise read_only_sql_transaction; end $$")  # fmt: skip
+    work(lease_time=1)
+    told.wait_for("listener.lost")
+    told.wait_for("heartbeat.accepted", len(told.named("heartbeat.accepted")) + 7)  # for about a second
+    assert len(told.named("listener.lost")) < 20
+
+
 def test_a_part_of_a_duty_that_fails_is_told(work: StartWorker, ask: Ask, told: Told) -> None:
     ask("delete from holdfast.duty")
     failing(ask, "settle_lanes", "")

@@ -1,8 +1,12 @@
-"""A transaction that stays open after a cancel holds up no report but those on its own jobs."""
+"""A transaction that stays open after a cancel holds up no report but those on its own jobs.
+
+A worker that starts or stops waits for such a transaction.
+"""
 
 import asyncio
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -253,3 +257,40 @@ def test_a_second_signal_does_not_wait_for_a_locked_report(
     worker.wait()
     assert told.named("worker.stopped")
     assert job.refresh().state is JobState.RUNNING  # its report was not written: the cancel is still open
+
+
+# With a lease of one second, the lock_timeout of a worker is 83 ms.
+WAITED_LONG = """
+select from pg_stat_activity
+where datname = current_database() and application_name = 'holdfast claimer' and wait_event_type = 'Lock'
+  and clock_timestamp() - query_start > interval '0.2 s'
+"""
+
+
+def test_a_worker_that_starts_waits_for_a_lock_on_the_workers(
+    hf: Holdfast, operator: Operator, until: Until, told: Told, ask: Ask
+) -> None:
+    worker = hf.worker(lease_time=1)
+    operator.execute("lock table holdfast.worker in share mode")
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(worker.run)
+        try:
+            until(lambda: ask(WAITED_LONG) or running.done())
+            operator.rollback()
+            told.wait_for("worker.started")
+        finally:
+            worker.stop()
+        running.result(timeout=10)
+
+
+def test_a_worker_that_stops_waits_for_a_lock_on_its_row(
+    work: StartWorker, operator: Operator, until: Until, told: Told, ask: Ask
+) -> None:
+    worker = work(lease_time=1)
+    operator.execute("select from holdfast.worker for update")
+    worker.stop()
+    until(lambda: ask(WAITED_LONG) or told.named("leave.failed"))
+    operator.rollback()
+    worker.wait()
+    assert told.named("leave.failed") == []
+    assert ask("select from holdfast.worker where left_at is null") == []

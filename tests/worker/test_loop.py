@@ -94,6 +94,30 @@ def test_a_step_says_how_long_to_wait_and_is_woken_before() -> None:
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
+def test_a_failure_that_wakes_its_own_step_does_not_skip_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.worker.loop._pause", lambda *_: 3600)
+
+    async def main() -> None:
+        wake = asyncio.Event()
+        tries: list[int] = []
+
+        async def step() -> None:
+            tries.append(1)
+            wake.set()  # a lost connection does this
+            await asyncio.sleep(0)
+            raise DatabaseUnavailable("away")
+
+        loop = asyncio.create_task(every(3600, step, name="step", wake=wake))
+        for expected in (1, 2):
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert len(tries) == expected
+            wake.set()  # a signal during the pause still ends it
+        loop.cancel()
+
+    asyncio.run(main())
+
+
 def test_a_long_outage_is_not_told_a_thousand_times(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.worker.loop._pause", lambda *_: 0)
     failures = 0
