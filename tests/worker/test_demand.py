@@ -24,7 +24,7 @@ from holdfast.worker.demand import (
     Decision,
     GiveBack,
     Memory,
-    Register,
+    SetWakeUps,
     State,
     Wait,
 )
@@ -76,7 +76,7 @@ def check(situation: State, decision: Decision) -> None:
     (
         "before it claims on, the worker says that further jobs need not wake it",
         state(replace(BACKLOG, above=None)),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
 )
 def test_claiming(situation: State, decision: Decision) -> None:
@@ -93,7 +93,7 @@ def test_claiming(situation: State, decision: Decision) -> None:
     (
         "a second job within the same milliseconds is a stream, and the others need not notify",
         state(replace(LONE_JOB, found_at=NOW - STREAM_SECONDS / 2), hinted=True),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
     (
         "a second job after a while is just claimed",
@@ -113,7 +113,7 @@ def test_claiming(situation: State, decision: Decision) -> None:
     (
         "a stream that has ended registers for every job again",
         state(replace(REGISTERED, empty=True)),
-        Register(),
+        SetWakeUps(),
     ),
     ("the registration is followed by a claim", state(replace(ASLEEP, more=True)), Claim(10)),
 )
@@ -124,7 +124,7 @@ def test_a_stream_of_single_jobs(situation: State, decision: Decision) -> None:
 @rows(
     ("an idle worker waits for its poll", state(replace(ASLEEP, claimed_at=NOW - 2)), Wait(POLL - 2)),
     ("an idle worker claims at its poll", state(replace(ASLEEP, claimed_at=NOW - POLL)), Claim(10)),
-    ("an idle worker registers if it has not", state(IDLE), Register()),
+    ("an idle worker registers if it has not", state(IDLE), SetWakeUps()),
     (
         "a worker that does not listen never registers, and waits for its poll",
         state(replace(IDLE, claimed_at=NOW - 2), listens=False),
@@ -153,12 +153,12 @@ def test_a_stream_of_single_jobs(situation: State, decision: Decision) -> None:
     (
         "after that it registers again, to ask for such transactions",
         state(replace(ASLEEP, late=FIRST_POLL, claimed_at=NOW - FIRST_POLL)),
-        Register(),
+        SetWakeUps(),
     ),
     (
         "a poll that is shorter still takes place",
         state(replace(ASLEEP, late=POLL + 1, claimed_at=NOW - POLL)),
-        Register(),
+        SetWakeUps(),
     ),
 )
 def test_idle(situation: State, decision: Decision) -> None:
@@ -294,27 +294,27 @@ def test_urgent_jobs(situation: State, decision: Decision) -> None:
     (
         "a full worker registers for more urgent jobs only",
         full(replace(BACKLOG, above=None)),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
     (
         "a full worker that was woken passes that on",
         full(LONE_JOB, hinted=True),
-        Register(above=100, pass_on=True),
+        SetWakeUps(above=100, pass_on=True),
     ),
     (
         "a full worker that was not woken passes nothing on",
         full(LONE_JOB),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
     (
         "the registration goes by the job that starts last",
         full(replace(LONE_JOB, priority=30), buffered=9, last=20),
-        Register(above=20),
+        SetWakeUps(above=20),
     ),
     (
         "a registration that is higher than the waiting jobs is lowered",
         full(replace(BACKLOG, above=150), buffered=9, last=100),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
     (
         "a registration that is lower than the waiting jobs is kept",
@@ -324,7 +324,7 @@ def test_urgent_jobs(situation: State, decision: Decision) -> None:
     (
         "a registration that was too low is raised",
         full(replace(BACKLOG, above=None), pace=1000, buffered=100, last=100),
-        Register(above=100),
+        SetWakeUps(above=100),
     ),
     (
         "a full worker that may claim more looks again as soon as a slot is free",
@@ -339,7 +339,7 @@ def test_urgent_jobs(situation: State, decision: Decision) -> None:
     (
         "a full worker that was asleep passes the wake-up on before it looks for urgent jobs",
         full(ASLEEP, pace=1000, buffered=100, last=100, hinted=True),
-        Register(above=100, pass_on=True),
+        SetWakeUps(above=100, pass_on=True),
     ),
 )
 def test_a_full_worker(situation: State, decision: Decision) -> None:
@@ -459,56 +459,56 @@ def test_what_a_claim_leaves_in_memory(
     [
         pytest.param(
             IDLE,
-            Register(),
+            SetWakeUps(),
             False,
             {"asleep": True, "more": True},
             id="jobs enqueued before it sent no notification, so a claim follows",
         ),
         pytest.param(
             REGISTERED,
-            Register(),
+            SetWakeUps(),
             False,
             {"asleep": True, "above": None, "more": True},
             id="it replaces a registration for urgent jobs",
         ),
         pytest.param(
             IDLE,
-            Register(),
+            SetWakeUps(),
             True,
             {"asleep": True, "more": True, "late": FIRST_POLL},
             id="an open transaction means polling",
         ),
         pytest.param(
             replace(ASLEEP, late=FIRST_POLL),
-            Register(),
+            SetWakeUps(),
             True,
             {"more": True, "late": 2 * FIRST_POLL},
             id="the poll doubles while it stays open",
         ),
         pytest.param(
             replace(ASLEEP, late=LAST_POLL * 0.8),
-            Register(),
+            SetWakeUps(),
             True,
             {"more": True, "late": LAST_POLL},
             id="the poll grows no further than a second",
         ),
         pytest.param(
             replace(ASLEEP, late=FIRST_POLL),
-            Register(),
+            SetWakeUps(),
             False,
             {"more": True, "late": 0.0},
             id="the poll ends with the transaction",
         ),
         pytest.param(
             replace(LONE_JOB, late=FIRST_POLL),
-            Register(above=30),
+            SetWakeUps(above=30),
             True,
             {"asleep": False, "above": 30, "late": 0.0},
             id="a registration for urgent jobs ends the sleep and the poll",
         ),
         pytest.param(
             BACKLOG,
-            Register(above=30, pass_on=True),
+            SetWakeUps(above=30, pass_on=True),
             False,
             {"above": 30},
             id="a registration for urgent jobs does not forget a backlog",
@@ -516,6 +516,6 @@ def test_what_a_claim_leaves_in_memory(
     ],
 )
 def test_what_a_registration_leaves_in_memory(
-    memory: Memory, step: Register, late: bool, changes: dict[str, Any]
+    memory: Memory, step: SetWakeUps, late: bool, changes: dict[str, Any]
 ) -> None:
-    assert demand.after_registration(memory, step, late=late) == replace(memory, **changes)
+    assert demand.after_setting(memory, step, late=late) == replace(memory, **changes)

@@ -350,10 +350,11 @@ def test_a_duty_that_fails_twice_in_a_row_is_noted_for_the_doctor(hf: Holdfast, 
     [
         "fire() returns interval",
         "promote(amount integer default 2000, also_fire boolean default true) returns interval",
+        "sleep(worker uuid, asleep boolean default true, above integer default null) returns boolean",
     ],
-    ids=["fire", "promote"],
+    ids=["fire", "promote", "sleep"],
 )
-def test_a_duty_that_costs_an_idle_worker_its_connection_is_repeated_after_pauses(
+def test_a_call_that_costs_an_idle_worker_its_connection_is_repeated_after_pauses(
     work: StartWorker, ask: Ask, told: Told, function: str
 ) -> None:
     """A worker that reconnects looks when the next job is due, and that look fails again."""

@@ -46,7 +46,7 @@ class SparedSession:
         own = self.own.settings
         if settings is not None:
             own = tuple(pair for pair in own if pair[0] != "synchronous_commit")
-        return await self._stand_in(call, (*own, *(settings or ())))
+        return await self._stand_in(call, (*own, *(settings or ())), deadline=deadline)
 
     def _wait(self) -> None:
         self._try_at = time.monotonic() + random.uniform(*PATIENCE)  # noqa: S311 - no secret

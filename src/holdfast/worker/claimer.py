@@ -1,4 +1,4 @@
-"""Claims jobs, and registers for which jobs to be woken. `demand` decides what to do next."""
+"""Claim jobs, and tell the database which jobs wake this worker. `demand` decides what to do next."""
 
 import asyncio
 import time
@@ -13,10 +13,10 @@ from holdfast.operations.claiming import Claimed
 from holdfast.telemetry import Counted, emit
 from holdfast.values.errors import DatabaseUnavailable
 from holdfast.worker import demand
-from holdfast.worker.demand import Claim, GiveBack, Memory, Register, State, Wait
+from holdfast.worker.demand import Claim, GiveBack, Memory, SetWakeUps, State, Wait
 from holdfast.worker.held import HeldJobs
 
-# The pause before the worker asks for a claim whose reply was lost. It doubles with each failed claim.
+# The pause before the worker asks whether a claim with a lost reply succeeded. It doubles with each failure.
 FIRST_ASK, LAST_ASK = 0.05, 1.0
 
 
@@ -24,7 +24,7 @@ class Claimer:
     def __init__(
         self, session: Session, held: HeldJobs, state: State, *, queues: list[str] | None, tasks: list[str]
     ) -> None:
-        """`state` has the limits of the worker."""
+        """Make a claimer. `state` has the limits of the worker."""
         self._session = session
         self._held = held
         self._state = state
@@ -33,22 +33,22 @@ class Claimer:
         # Made in advance: after an idle period it takes 70 µs.
         self._lease = str(uuid4())
 
-    def forget_registration(self) -> None:
-        """Forget for which jobs to be woken: it is outdated, or may be lost in a crash."""
+    def forget_wake_ups(self) -> None:
+        """Forget which jobs wake the worker: it is a new worker, or the database may have crashed."""
         self._remember(replace(self._state.memory, asleep=False, above=None))
 
     def _remember(self, memory: Memory) -> None:
         self._state = replace(self._state, memory=memory)
 
     async def step(self) -> float:
-        """Do what is next, and return how long to wait before the step after it."""
+        """Carry out the next decision, and return how long to wait before the step after it."""
         held, memory = self._held, self._state.memory
         self._look()
         match demand.decide(self._state):
             case Claim() as claim:
                 await self._claim_more(claim)
-            case Register() as registration:
-                await self._register(registration)
+            case SetWakeUps() as message:
+                await self._set_wake_ups(message)
             case GiveBack(amount):
                 held.give_back(held.take_last(amount))
             case Wait(seconds, low):
@@ -80,21 +80,21 @@ class Claimer:
         jobs = await self._claim(claim)
         if jobs and (before.empty or before.asleep):
             held.pace.begin()
-        # The registration may have been forgotten meanwhile.
+        # The wake-ups may have been forgotten meanwhile.
         memory, now = self._state.memory, time.monotonic()
         self._remember(demand.after_claim(memory, claim, jobs, now=now, hinted=hinted))
         held.urgent_until = self._state.memory.urgent_at + demand.URGENT_SECONDS
         if len(jobs) == claim.amount and claim.above is not None:
             held.hinted = True  # there may be more of them
 
-    async def _register(self, registration: Register) -> None:
-        was_asleep, above = self._state.memory.asleep, registration.above
-        # If the reply is lost, the registration is unknown.
-        self.forget_registration()
+    async def _set_wake_ups(self, message: SetWakeUps) -> None:
+        was_asleep, above = self._state.memory.asleep, message.above
+        # If the reply is lost, nobody knows what the database has stored.
+        self.forget_wake_ups()
         late = await self._session.run(workers.sleep(self._held.worker, above=above))
-        self._remember(demand.after_registration(self._state.memory, registration, late=late))
-        # The worker may also have been woken while it registered.
-        if registration.pass_on or (was_asleep and above is not None and self._held.hinted):
+        self._remember(demand.after_setting(self._state.memory, message, late=late))
+        # The worker may also have been woken meanwhile.
+        if message.pass_on or (was_asleep and above is not None and self._held.hinted):
             await self._session.run(workers.pass_on(self._held.worker))
 
     async def _claim(self, claim: Claim) -> list[Claimed]:

@@ -1,19 +1,22 @@
-"""Keeps the worker's leases and records while handlers run, in a thread with its own connection.
+"""Keep the worker's leases and records while handlers run, in a thread with its own connection.
 
-    heartbeat   every sixth of the lease time; notices when the worker was declared lost
+    heartbeat   every sixth of the lease time; notices when the worker was declared lost, and stops jobs that
+                run here but are no longer held
     starts      records jobs that have run for half a second as running
     events      writes what handlers published
     progress    writes the newest progress of each job, in one call
     cancels     notices held jobs that were cancelled
-    disown      after a failed claim, gives back jobs that the worker holds without knowing; and stops jobs
-                that run here but are no longer held
-    watch       reports a handler that blocks the event loop, with its stack, and releases jobs that have not
-                started for other workers
+    disown      after a failed claim, and at every 60th heartbeat: gives back jobs that the database counts
+                as held here and that are missing here
+    watch       reports a handler that blocks the event loop, with its stack; releases unstarted jobs, so that
+                other workers can run them
 
 It is a thread because a handler may block the event loop. The worker keeps its leases even then.
 
-Its connection also serves the duties of the worker's loop, through `run`. It is open while the worker holds
-jobs. An idle worker does everything on the connection that claims and listens, so it needs only that one.
+Its connection also serves the duties of the worker's loop, through `run`. It is opened while the worker holds
+jobs, and closed when it has not been used for ten seconds. An idle worker does everything on the connection
+that claims and listens, so it needs only that one. After a slow duty, the duties have a connection of their
+own for a minute.
 """
 
 import asyncio
@@ -41,9 +44,9 @@ from holdfast.worker.loop import STARTUP_SECONDS, every
 T = TypeVar("T")
 
 FLUSH_SECONDS = 0.5
-# Settings for what must not be lost if the server crashes: events and reports wait for the disk.
+# Settings for events and reports, which must survive a crash of the server: these calls wait for the disk.
 DURABLE: Settings = ()
-# A duty that takes longer keeps claims waiting. So the duties of the next minute run apart from them.
+# A duty that takes longer keeps claims waiting. So for the next minute, duties use another connection.
 SLOW_SECONDS = 0.1
 APART_SECONDS = 60.0
 # How long such a duty may still take when the thread ends.
@@ -53,7 +56,8 @@ BLOCKED_SECONDS = 1.0
 RELEASE_SECONDS = 2.0
 # The file that calls handlers.
 _EXECUTOR = str(Path(__file__).with_name("executor.py"))
-# `disown` scans everything that the worker has ever held while some transaction holds an old snapshot.
+# Without a failed claim, `disown` runs only every so many heartbeats. It is slow while a transaction holds an
+# old snapshot: then it scans every job that the worker has ever held.
 BEATS_BETWEEN_DISOWNS = 60
 
 

@@ -153,9 +153,10 @@ class Runtime:
     def _settings(self) -> Settings:
         """The settings of the connections that carry claims, heartbeats and duties."""
         return (
-            # If a claim is lost in a crash, its jobs are claimed again. The others need not wait either.
+            # If a claim is lost in a crash, its jobs are claimed again. Heartbeats and duties need not wait
+            # for the disk either.
             ("synchronous_commit", "off"),
-            # A heartbeat waits for no longer behind a call that waits for a lock.
+            # A call that waits for a lock delays a heartbeat by at most this long.
             ("lock_timeout", f"{min(self._lease_time / 12, 1.0) * 1000:.0f}ms"),
             *DUTY_SETTINGS,
         )
@@ -261,7 +262,7 @@ class Runtime:
         self._held.worker = await self._when_connected(call)
         self._outage.name_worker(self._held.worker)
         self._held.lease_valid_until = begun + self._lease_time
-        self._claimer.forget_registration()
+        self._claimer.forget_wake_ups()
         self._keeper.start()
         emit(
             "worker.started",
@@ -272,7 +273,7 @@ class Runtime:
         )
 
     async def _register_unless_stopped(self) -> bool:
-        """Register, and return True, or return False if the worker is stopped before."""
+        """SetWakeUps, and return True, or return False if the worker is stopped before."""
         registering = asyncio.create_task(self._register())
         stopping = asyncio.create_task(self._stop.wait())
         try:
@@ -321,7 +322,7 @@ class Runtime:
             every(LONGEST_PAUSE, duties.advance, name="advance", wake=now["advance"], first=None),
             every(LONGEST_PAUSE, duties.upkeep, name="upkeep", wake=now["upkeep"], first=None),
             every(LONGEST_PAUSE, duties.sweep, name="sweep", wake=now["sweep"], first=None),
-            # Open while the first jobs run, so that their reports need not wait for the connection.
+            # Connect while the first jobs run, so that their reports need not wait for it.
             every(LONGEST_PAUSE, self._finish_session.open, name="reports", wake=held.arrived, first=None),
             every(UNUSED_SECONDS / 2, self._close_unused, name="connections"),
             every(0.0, self._register_again, name="register"),
@@ -344,19 +345,22 @@ class Runtime:
             self._last_error = error.message
             raise
         except WorkerLost as error:
-            # The keeper notices it too, and may already have registered again.
+            # The keeper notices it too, so this worker may already have a new registration.
             self._held.declare_lost(error)
             return 0.1
 
     def _notified(self, payloads: set[bytes]) -> None:
-        """Claim if a job has come. An empty payload says that only a time has changed."""
-        if payloads != {b""}:
+        """Claim if a job may have come. An empty payload says that only a time has changed.
+
+        No payloads say that the connection is new or was lost. A failing claimer keeps to its pause.
+        """
+        if payloads - {b""} or (not payloads and self._last_error is None):
             self._held.hint()
         if b"" in payloads or not payloads:
             self._duties.look_soon()
 
     def _listener_lost(self, error: DatabaseUnavailable) -> None:
-        self._claimer.forget_registration()
+        self._claimer.forget_wake_ups()
         emit("listener.lost", worker=self._held.worker, error=error)
 
     # Stopping.

@@ -1,7 +1,7 @@
 -- holdfast: after lanes_at_work
 -- Wake workers. NOTIFY takes a database-wide lock at commit. So it is sent only if a live
--- worker sleeps that serves the queue and task, and never while the notification queue fills
--- up. It is a hint: polling finds the jobs that it misses.
+-- worker sleeps that serves the queue and task (in READ COMMITTED; otherwise always), and
+-- never while the notification queue is half full. It is a hint: polling finds the jobs that it misses.
 
 -- Return the channel of a queue: `holdfast_` and its name, or the beginning of its SHA-256 if
 -- that would be longer than the 63 bytes of a channel. A consumer that serves every queue listens
@@ -42,9 +42,9 @@ $$;
 comment on function holdfast.sees_sleepers() is
   'Return whether this transaction sees which workers sleep now.';
 
--- Wake workers that sleep for jobs of a task: one more than there are jobs, in random order, so that one
--- job does not wake a whole fleet for nothing. Busy workers come after idle ones. Workers that have just
--- been silent come last, because they may be dead. If all that were woken are dead, wake_missed() finds the
+-- Wake workers that wait for jobs of a task: one more than there are jobs, and at least two. The order is
+-- random, so that one job does not wake a whole fleet for nothing. Busy workers come after idle ones. Workers
+-- without a heartbeat for a quarter of their lease time come last, because they may be dead. If all that were woken are dead, wake_missed() finds the
 -- job within seconds. A worker without a free slot passes the wake-up on: see pass_on().
 --
 -- Workers without a channel of their own are woken together, on the channels of queues.
@@ -71,7 +71,8 @@ begin
     from unnest(array[wake.queue, '*', '+']) c (name);
     return;
   end if;
-  -- A plain scan and a sort: every job that comes alone waits for this.
+  -- A plain scan and a sort: every job that comes alone waits for this. Workers without a channel of their own
+  -- come first, and do not count.
   for chosen in
     select s.channel, s.queues is null as of_all
     from holdfast.sleeper s
