@@ -273,7 +273,7 @@ class Runtime:
         )
 
     async def _register_unless_stopped(self) -> bool:
-        """SetWakeUps, and return True, or return False if the worker is stopped before."""
+        """Register, and return True, or return False if the worker is stopped before."""
         registering = asyncio.create_task(self._register())
         stopping = asyncio.create_task(self._stop.wait())
         try:

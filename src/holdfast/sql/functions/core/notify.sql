@@ -44,8 +44,9 @@ comment on function holdfast.sees_sleepers() is
 
 -- Wake workers that wait for jobs of a task: one more than there are jobs, and at least two. The order is
 -- random, so that one job does not wake a whole fleet for nothing. Busy workers come after idle ones. Workers
--- without a heartbeat for a quarter of their lease time come last, because they may be dead. If all that were woken are dead, wake_missed() finds the
--- job within seconds. A worker without a free slot passes the wake-up on: see pass_on().
+-- without a heartbeat for a quarter of their lease time come last, because they may be dead. If all that were
+-- woken are dead, wake_missed() finds the job within seconds. A worker without a free slot passes the wake-up
+-- on: see pass_on().
 --
 -- Workers without a channel of their own are woken together, on the channels of queues.
 --
@@ -71,8 +72,8 @@ begin
     from unnest(array[wake.queue, '*', '+']) c (name);
     return;
   end if;
-  -- A plain scan and a sort: every job that comes alone waits for this. Workers without a channel of their own
-  -- come first, and do not count.
+  -- A plain scan and a sort: every job that comes alone waits for this. Workers without a channel of their
+  -- own come first, and do not count.
   for chosen in
     select s.channel, s.queues is null as of_all
     from holdfast.sleeper s
