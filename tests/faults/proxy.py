@@ -25,9 +25,9 @@ _PURPOSE = re.compile(rb"holdfast (claimer|finisher|duties|keeper|producer)")
 class Line:
     """One connection through the proxy."""
 
-    def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: "Proxy", client: socket.socket, server: socket.socket, *, silent: bool) -> None:
         self.purpose = ""
-        self.silent = False
+        self.silent = silent
         self._proxy = proxy
         self._client = client
         self._server = server
@@ -126,9 +126,7 @@ class Proxy:
                     client.close()
                     server.close()
                     continue
-                line = Line(self, client, server)
-                line.silent = self._mute
-                self._lines.append(line)
+                self._lines.append(Line(self, client, server, silent=self._mute))
 
     def __enter__(self) -> Self:
         self._thread.start()
