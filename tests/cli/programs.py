@@ -208,3 +208,12 @@ def _read_from(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # how Linux says that nobody is at the other end
         return b""
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process has this pid."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast, Job, JobState
-from tests.cli.programs import Command, Program, StartProgram, until
+from tests.cli.programs import Command, Program, StartProgram, is_alive, until
 
 CODE = """
 import asyncio
@@ -69,14 +69,6 @@ def _holding(hf: Holdfast, app: Path) -> Job[object]:
     job = hf.enqueue("hold", {"until": str(app / "go")})
     until(lambda: job.refresh().state is JobState.RUNNING)
     return job
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("notices", ["by watchfiles", "by polling"])
@@ -142,7 +134,7 @@ def test_ctrl_c_ends_both_processes_once_the_job_has_finished(
     (app / "go").touch()
     assert worker.exit_code() == 0
     assert job.refresh().state is JobState.COMPLETED
-    assert not any(_alive(int(pid)) for pid in worker.says(STARTED))
+    assert not any(is_alive(int(pid)) for pid in worker.says(STARTED))
 
 
 def test_ctrl_c_during_a_restart_stops_and_a_second_one_ends_the_grace(

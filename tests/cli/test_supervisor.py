@@ -7,21 +7,13 @@ from pathlib import Path
 import psycopg
 
 from holdfast import Holdfast, JobState
-from tests.cli.programs import Program, StartProgram, until
+from tests.cli.programs import Program, StartProgram, is_alive, until
 
 CONNECTIONS = """
 select application_name from pg_stat_activity
 where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'
 """
 STARTED = r"process.started process=\d+ pid=(\d+)"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _at_work(hf: Holdfast) -> set[int]:
@@ -50,7 +42,7 @@ def test_two_processes_share_the_work_and_end_together(
     (app / "go").touch()
     assert supervisor.exit_code() == 0
     assert {job.refresh().result for job in jobs} == pids
-    assert not any(_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_only_the_children_hold_connections(program: StartProgram, hf: Holdfast) -> None:
@@ -73,7 +65,7 @@ def test_a_child_that_was_killed_is_started_again(program: StartProgram, hf: Hol
     until(lambda: heir in _at_work(hf))
     supervisor.signal(signal.SIGTERM)
     assert supervisor.exit_code() == 0
-    assert not any(_alive(pid) for pid in (*pids, heir))
+    assert not any(is_alive(pid) for pid in (*pids, heir))
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_children_once(
@@ -98,7 +90,7 @@ def test_a_second_signal_does_not_wait(program: StartProgram, hf: Holdfast, app:
     supervisor.signal(signal.SIGTERM)
     assert supervisor.exit_code() == 0
     assert job.refresh().state in {JobState.PENDING, JobState.SCHEDULED}
-    assert not any(_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_children_do_not_outlive_a_supervisor_that_was_killed(program: StartProgram, hf: Holdfast) -> None:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from holdfast import Holdfast, embedded
+from holdfast import Holdfast
 from holdfast.task import named_job
-from holdfast.testing import SETTINGS
-from holdfast.testing.homes import temporary_home
 from tests.cli.programs import Program
 from tests.faults.fleet import HERE
+from tests.faults.small_server import small_server
 from tests.fixtures import Until
 
 WORKERS = 12
@@ -21,13 +20,7 @@ MOST = 20
 
 @pytest.fixture
 def hf() -> Iterator[Holdfast]:
-    settings = {**SETTINGS, "max_connections": str(MOST), "superuser_reserved_connections": "0"}
-    with (
-        temporary_home() as home,
-        embedded.start(home, settings=settings) as server,
-        Holdfast(server.dsn) as hf,
-    ):
-        hf.migrate()
+    with small_server(MOST) as hf:
         yield hf
 
 

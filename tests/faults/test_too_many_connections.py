@@ -8,14 +8,13 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, JobState, Retry, embedded
+from holdfast import Context, Holdfast, JobState, Retry
 from holdfast.database import outage, spare
 from holdfast.database.outage import Refusals
 from holdfast.errors import TooManyConnections
 from holdfast.telemetry import subscribe
-from holdfast.testing import SETTINGS
-from holdfast.testing.homes import temporary_home
 from holdfast.values.call import Call, Function, one
+from tests.faults.small_server import small_server
 from tests.fixtures import AsyncTask, StartWorker, Until
 from tests.waiting import Told, Work
 
@@ -56,14 +55,7 @@ class Crowd:
 
 @pytest.fixture
 def hf() -> Iterator[Holdfast]:
-    settings = {**SETTINGS, "max_connections": str(MOST), "superuser_reserved_connections": "0"}
-    settings["synchronous_commit"] = "on"
-    with (
-        temporary_home() as home,
-        embedded.start(home, settings=settings) as server,
-        Holdfast(server.dsn) as hf,
-    ):
-        hf.migrate()
+    with small_server(MOST, synchronous_commit="on") as hf:
         yield hf
 
 

@@ -249,6 +249,19 @@ def _changed_since(release: str) -> list[str]:
     return [file.name for file in schema.load().files if f"'{file.checksum}'" not in known]
 
 
+def _prepare_old_worker(release: str, dsn: str, directory: Path) -> Path:
+    """Install the release's schema, write an app, and return the release's code. Skip the test without it."""
+    code = released.source(release, directory)
+    if code is None:
+        pytest.skip(
+            f"NOT TESTED: workers of release {release} beside the new schema. This checkout lacks commit "
+            f"{released.commit(release)}: run git fetch --unshallow"
+        )
+    released.install(release, dsn)
+    (directory / "app.py").write_text(APP)
+    return code
+
+
 def _upgrade(connection: psycopg.Connection, release: str) -> None:
     """Upgrade from a release. Just after that release there is nothing to apply yet."""
     assert bool(schema.apply(connection)) == bool(_changed_since(release))
@@ -407,14 +420,7 @@ def test_a_superuser_upgrades_for_the_owner_and_a_stranger_does_not(release: str
 def test_workers_of_the_release_go_on_through_an_upgrade_and_beside_new_ones(
     release: str, empty_dsn: str, tmp_path: Path, until: Until
 ) -> None:
-    code = released.source(release, tmp_path)
-    if code is None:
-        pytest.skip(
-            f"NOT TESTED: workers of release {release} beside the new schema. This checkout lacks commit "
-            f"{released.commit(release)}: run git fetch --unshallow"
-        )
-    released.install(release, empty_dsn)
-    (tmp_path / "app.py").write_text(APP)
+    code = _prepare_old_worker(release, empty_dsn, tmp_path)
     workers = [released.OldWorker(code, tmp_path, empty_dsn) for _ in range(2)]
     numbers = itertools.count()
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
@@ -467,13 +473,7 @@ def test_where_only_old_workers_run_schedules_fire_and_statistics_fold(
     release: str, empty_dsn: str, tmp_path: Path, until: Until
 ) -> None:
     """Workers of 0.2 call promote() and recover(), and rely on them for both."""
-    code = released.source(release, tmp_path)
-    if code is None:
-        pytest.skip(
-            f"NOT TESTED: this checkout lacks commit {released.commit(release)}: git fetch --unshallow"
-        )
-    released.install(release, empty_dsn)
-    (tmp_path / "app.py").write_text(APP)
+    code = _prepare_old_worker(release, empty_dsn, tmp_path)
     worker = released.OldWorker(code, tmp_path, empty_dsn)
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
 
@@ -500,13 +500,7 @@ def test_an_old_worker_that_sleeps_is_woken_beside_the_new_schema(
     release: str, empty_dsn: str, tmp_path: Path, until: Until
 ) -> None:
     """It has no channel of its own, and listens on those of queues."""
-    code = released.source(release, tmp_path)
-    if code is None:
-        pytest.skip(
-            f"NOT TESTED: this checkout lacks commit {released.commit(release)}: git fetch --unshallow"
-        )
-    released.install(release, empty_dsn)
-    (tmp_path / "app.py").write_text(APP)
+    code = _prepare_old_worker(release, empty_dsn, tmp_path)
     worker = released.OldWorker(code, tmp_path, empty_dsn)
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         sleepers = "select from holdfast.worker where asleep"

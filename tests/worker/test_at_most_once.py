@@ -1,7 +1,6 @@
 """Tasks whose start is on record before they run: with a timeout, or such as may never run twice."""
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -12,13 +11,6 @@ from holdfast.operations import attempts
 from holdfast.values.call import Call
 from tests.fixtures import Ask, StartWorker, Until
 from tests.waiting import Told
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 def test_a_failure_is_the_end(hf: Holdfast) -> None:

@@ -21,13 +21,6 @@ from tests.waiting import Told
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
-@pytest.fixture
 def blocking(hf: Holdfast, gate: threading.Event) -> AsyncTask[None]:
     @hf.task(name="blocking", priority=200)
     async def blocking_handler() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
@@ -14,13 +13,6 @@ from holdfast import Context, Holdfast, Job, JobSnapshot, JobState
 from holdfast.operations import claiming, workers
 from holdfast.task import named_job
 from tests.fixtures import Ask, StartWorker, Until
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 def ended(until: Until, job: Job[Any]) -> JobSnapshot:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,14 +15,6 @@ from holdfast.worker import claimer, demand, pace
 from holdfast.worker.held import HeldJobs
 from tests.fixtures import Ask, AsyncTask, Counts, Drain, StartWorker, Until
 from tests.waiting import Told
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Handlers wait here until the test lets them go."""
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 @pytest.fixture

@@ -46,9 +46,8 @@ def test_an_idle_worker_holds_one_connection_and_a_busy_one_three(
     connections: Callable[[], list[str]],
     until: Until,
     ask: Ask,
+    gate: threading.Event,
 ) -> None:
-    gate = threading.Event()
-
     @hf.task(name="wait")
     async def wait() -> None:
         await asyncio.to_thread(gate.wait)
@@ -68,9 +67,8 @@ def test_the_connections_that_running_jobs_need_are_closed_when_they_are_unused(
     connections: Callable[[], list[str]],
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
+    gate: threading.Event,
 ) -> None:
-    gate = threading.Event()
-
     @hf.task(name="wait")
     async def wait() -> None:
         await asyncio.to_thread(gate.wait)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -29,13 +29,6 @@ def no_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_second_chance(ask: Ask) -> None:
     """The duties wake no worker for jobs that were left lying."""
     ask("create or replace function holdfast.wake_missed() returns void language sql as ''")
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 @pytest.fixture

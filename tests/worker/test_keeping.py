@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -15,13 +14,6 @@ from holdfast.values.call import Call
 from holdfast.values.errors import DatabaseUnavailable
 from tests.fixtures import Ask, Counts, StartWorker, Until
 from tests.waiting import Told
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 async def passing(gate: threading.Event) -> None:

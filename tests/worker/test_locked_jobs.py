@@ -23,13 +23,6 @@ from tests.waiting import Told
 Operator = psycopg.Connection[Any]
 
 
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
-
-
 async def passing(gate: threading.Event) -> None:
     while not gate.is_set():  # noqa: ASYNC110 - the gate is in another thread
         await asyncio.sleep(0.01)

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -16,13 +16,6 @@ from holdfast.database import Session
 from holdfast.worker import slots
 from tests.fixtures import Ask, AsyncTask, Counts, Drain, StartWorker, Until
 from tests.waiting import Told
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    gate = threading.Event()
-    yield gate
-    gate.set()
 
 
 @pytest.fixture

@@ -151,9 +151,8 @@ def _before_claim(state: State) -> Decision | None:
     if memory.more or state.hinted:
         found_just_now = state.now - memory.found_at < STREAM_SECONDS and not memory.empty
         if found_just_now and state.wake_ups_outdated:
-            return SetWakeUps(
-                above=state.last_priority
-            )  # further jobs like these need not send notifications
+            # Further jobs like these need not send notifications.
+            return SetWakeUps(above=state.last_priority)
         if state.expects_urgent and not state.hinted and since < URGENT_PAUSE:
             return Wait(URGENT_PAUSE - since)
         return None

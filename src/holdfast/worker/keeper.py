@@ -97,8 +97,8 @@ class Keeper:
         """Start a thread that keeps the registration which `held` names."""
         self._worker, self._beats, self._last_beat = self._held.worker, 0, None
         self._unwritten_releases = []
-        # One connection serves everything. The deadline and the lock_timeout keep a slow flush, or a slow
-        # duty, from delaying the heartbeat.
+        # One connection serves everything. The deadline and the lock_timeout limit how long a slow flush, or
+        # a slow duty, delays the heartbeat.
         own = self._open_session(self._deadline)
         self._session = SparedSession(own, self._ask_instead)
         self._ready.clear()

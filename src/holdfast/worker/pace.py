@@ -27,7 +27,7 @@ class Pace:
         self.jobs, self._since, self._window = 0, time.monotonic(), FIRST_RATE_WINDOW
 
     def measure(self) -> float:
-        """Read the rate anew if enough time has passed, and return it."""
+        """Measure the rate again if enough time has passed, and return it."""
         elapsed = time.monotonic() - self._since
         if elapsed >= RATE_WINDOW or (elapsed >= self._window and self.jobs >= ENOUGH_JOBS):
             # The longer the window, the less the earlier rate counts. Each of the first windows replaces the
